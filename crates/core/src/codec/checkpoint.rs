@@ -1,0 +1,1 @@
+//! The checkpoint: acked positions of the durable subscriptions, kept in an annotation of the Lease (D.5).

@@ -1,0 +1,1 @@
+//! Lease JSON ↔ the fields that the election reads and writes.

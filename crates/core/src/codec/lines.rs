@@ -1,0 +1,1 @@
+//! Watch body bytes → lines, with a cap on their length.

@@ -1,0 +1,1 @@
+//! A pure, faithful model of the Kubernetes API server.

@@ -1,0 +1,2 @@
+//! Deterministic simulation of the shipped state machines.
+fn main() {}

@@ -1,0 +1,1 @@
+//! The sidecar: I/O shell around `sidewatch-core`.
