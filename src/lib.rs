@@ -1,1 +1,8 @@
 //! The sidecar: I/O shell around `sidewatch-core`.
+//!
+//! The modules stand in the order in which a newcomer should read them.
+
+pub mod app;
+pub mod cli;
+pub mod config;
+pub mod tail;
