@@ -5,4 +5,6 @@
 pub mod app;
 pub mod cli;
 pub mod config;
+pub mod supervisor;
 pub mod tail;
+pub mod telemetry;
