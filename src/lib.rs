@@ -5,6 +5,8 @@
 pub mod app;
 pub mod cli;
 pub mod config;
+pub mod grpc;
+pub mod http;
 pub mod supervisor;
 pub mod tail;
 pub mod telemetry;

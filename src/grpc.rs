@@ -1,0 +1,3 @@
+//! The gRPC side.
+
+pub mod pb;
