@@ -308,7 +308,7 @@ impl Shared {
 
 impl Tasks {
     fn names(&self, wanted: impl Fn(&Running) -> bool) -> Vec<Arc<str>> {
-        #[expect(clippy::iter_over_hash_type, reason = "sorted right below")]
+        // The order of the map is not seen: sorted right below.
         let mut names: Vec<Arc<str>> =
             self.running.values().filter(|running| wanted(running)).map(|running| running.name.clone()).collect();
         names.sort();
