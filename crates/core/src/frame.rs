@@ -17,6 +17,9 @@ use crate::time::{BootInstant, WallTime};
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct SessionId(pub u64);
 
+/// Bytes of a frame besides its events and its cursor: sequence, epoch, time, tags, and the message around it.
+pub const FRAME_FIXED_BYTES: usize = 128;
+
 /// One unit of the stream. Its sequence number and emit time are stamped where it leaves.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Frame {
@@ -153,8 +156,9 @@ impl Event {
 
     /// An upper bound of the protobuf size in bytes.
     pub fn size_bytes_max(&self, encoding: Encoding) -> usize {
-        // Fixed fields, tags and lengths; the two versions; the identity twice (id and object_ref).
-        let versions = 2 * VERSION_TEXT_BYTES_MAX;
+        let text = |version: &Option<ResourceVersion>| version.as_ref().map_or(0, ResourceVersion::text_bytes_max);
+        // The version stands in the id too, and so do feed and uid.
+        let versions = 2 * text(&self.resource_version) + text(&self.old_resource_version);
         let identity = 2 * (self.feed.name.len() + self.uid.as_str().len())
             + self.key.namespace.len()
             + self.key.name.len()
@@ -162,15 +166,12 @@ impl Event {
             + self.feed.kind.len();
         let bodies = self.object.size_bytes_max(encoding)
             + self.old_object.as_ref().map_or(0, |old| old.size_bytes_max(encoding));
-        EVENT_FIXED_BYTES + 2 * versions + identity + bodies
+        EVENT_FIXED_BYTES + versions + identity + bodies
     }
 }
 
 /// Tags, lengths, flags, enums, timestamps and constant words of one event, rounded up.
 const EVENT_FIXED_BYTES: usize = 160;
-/// Decimal digits of 128 bits; opaque versions are bounded by the same number when read.
-const VERSION_TEXT_BYTES_MAX: usize = 40;
-
 /// The form of bodies.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Encoding {

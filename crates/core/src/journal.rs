@@ -88,12 +88,14 @@ pub struct Journal {
     head: Option<ResourceVersion>,
     holes: Holes,
     bytes: usize,
+    dropped_before: u64,
 }
 
 impl Journal {
     /// Forgets everything: the state at `at` is known, changes follow from there.
     pub fn reset(&mut self, at: ResourceVersion) {
         self.entries.clear();
+        self.dropped_before = self.seq_next;
         self.bytes = 0;
         self.holes = Holes::default();
         self.floor = Some(at.clone());
@@ -151,6 +153,11 @@ impl Journal {
     /// Sequence number of the oldest entry held, or of the next one.
     pub fn start(&self) -> u64 {
         self.entries.front().map_or(self.seq_next, |entry| entry.seq)
+    }
+
+    /// Whether entries from `seq` on have been dropped: a reader there has been overtaken. Merged entries do not count.
+    pub fn has_dropped(&self, seq: u64) -> bool {
+        seq < self.dropped_before
     }
 
     /// Bytes that the entries keep alive, as accounted.
@@ -336,7 +343,10 @@ pub(crate) mod tests {
     fn positions_translate_to_the_first_entry_after_them() {
         let journal = journal(10, [added("a", 12), modified("a", 12, 15), deleted("a", 20)]);
         let after = |version: u64| journal.seq_after(&ResourceVersion::from(version));
-        assert_eq!([after(10), after(12), after(13), after(15), after(20), after(99)].map(Option::unwrap), [0, 1, 1, 2, 3, 3]);
+        assert_eq!(
+            [after(10), after(12), after(13), after(15), after(20), after(99)].map(Option::unwrap),
+            [0, 1, 1, 2, 3, 3]
+        );
     }
 
     #[test]
@@ -353,7 +363,12 @@ pub(crate) mod tests {
     #[test]
     fn a_hole_uncovers_every_position_before_its_end() {
         let mut journal = journal(10, [added("a", 12)]);
-        journal.relist(ResourceVersion::from(12), ResourceVersion::from(30), vec![deleted("a", 30)], WallTime::default());
+        journal.relist(
+            ResourceVersion::from(12),
+            ResourceVersion::from(30),
+            vec![deleted("a", 30)],
+            WallTime::default(),
+        );
         journal.append(added("b", 31), WallTime::default());
         for (position, coverage) in
             [(10, Coverage::Holed), (12, Coverage::Holed), (29, Coverage::Holed), (30, Coverage::Complete)]

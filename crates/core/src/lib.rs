@@ -29,6 +29,7 @@ pub mod journal;
 
 pub mod filter;
 pub mod frame;
+pub mod selector;
 pub mod session;
 pub mod subscription;
 

@@ -134,10 +134,7 @@ impl Checkpoint {
             for (feed, rv) in stored.positions {
                 let eight_digits = feed.len() == 8 && feed.bytes().all(|b| b.is_ascii_hexdigit());
                 let hash = u32::from_str_radix(&feed, 16).ok().filter(|_| eight_digits);
-                positions.insert(
-                    Fingerprint(hash.ok_or(CheckpointError::Fingerprint)?),
-                    ResourceVersion::parse(&rv),
-                );
+                positions.insert(Fingerprint(hash.ok_or(CheckpointError::Fingerprint)?), ResourceVersion::parse(&rv));
             }
             subscriptions.insert(name, StoredSubscription { positions, unknown: stored.unknown });
         }
@@ -195,7 +192,9 @@ mod tests {
 
     #[test]
     fn what_cannot_be_relied_on_is_refused() {
-        for text in ["", "{}", "[]", r#"{"version":2}"#, r#"{"version":1,"subscriptions":{"a":{"positions":{"x":"1"}}}}"#] {
+        for text in
+            ["", "{}", "[]", r#"{"version":2}"#, r#"{"version":1,"subscriptions":{"a":{"positions":{"x":"1"}}}}"#]
+        {
             assert!(Checkpoint::decode(text).is_err(), "{text}");
         }
     }

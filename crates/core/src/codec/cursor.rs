@@ -18,6 +18,9 @@ const VERSION: u8 = 1;
 /// No cursor of ours is longer: 64 KiB hold the positions of 3000 feeds.
 const TEXT_BYTES_MAX: usize = 64 << 10;
 
+/// Bytes of a varint of 128 bits.
+const VARINT_BYTES_MAX: usize = 19;
+
 /// Names a feed's definition across replicas and restarts: a hash over group, resource, namespace and selectors.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Fingerprint(pub u32);
@@ -69,6 +72,13 @@ pub enum CursorError {
 }
 
 impl Cursor {
+    /// An upper bound of the length of the text of a cursor with these positions, in bytes.
+    pub fn text_bytes_max<'a>(positions: impl Iterator<Item = &'a ResourceVersion>) -> usize {
+        const FIXED_BYTES: usize = 1 + 4 + 10 + 4 + 10 + 4;
+        let position = |rv: &ResourceVersion| 4 + 1 + VARINT_BYTES_MAX + rv.text_bytes_max();
+        (FIXED_BYTES + positions.map(position).sum::<usize>()).div_ceil(3) * 4
+    }
+
     /// The text form.
     pub fn encode(&self) -> String {
         let mut bytes = Vec::with_capacity(24 + self.positions.len() * 10);
@@ -291,6 +301,7 @@ mod tests {
         ) {
             let positions = entries.into_iter().map(|(hash, rv)| (Fingerprint(hash), rv)).collect();
             let cursor = Cursor { cluster, epoch: Epoch::from_u64(epoch), incarnation, positions };
+            prop_assert!(cursor.encode().len() <= Cursor::text_bytes_max(cursor.positions.values()));
             prop_assert_eq!(Cursor::decode(&cursor.encode()), Ok(cursor));
         }
 
