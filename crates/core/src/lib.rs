@@ -28,6 +28,7 @@ pub mod feed;
 pub mod journal;
 
 pub mod filter;
+pub mod selector;
 pub mod frame;
 pub mod selector;
 pub mod session;
