@@ -351,3 +351,37 @@ pub struct Change {
     /// New state, or for a delete the last known one.
     pub object: Option<Arc<ObjectState>>,
 }
+
+// STUBFEED
+/// f
+#[derive(Debug)]
+pub struct Feed {
+    spec: Arc<FeedSpec>,
+    cache: cache::Snapshot,
+}
+impl Feed {
+    /// n
+    pub fn new(spec: Arc<FeedSpec>, _seed: u64) -> Self {
+        Self { spec, cache: Default::default() }
+    }
+    /// s
+    pub fn step(&mut self, _now: crate::time::BootInstant, _input: Input, _effects: &mut Vec<Effect>) {
+        let _ = &self.spec;
+    }
+    /// d
+    pub fn deadline(&self) -> Option<crate::time::BootInstant> {
+        None
+    }
+    /// i
+    pub fn info(&self) -> Option<&ResourceInfo> {
+        None
+    }
+    /// h
+    pub fn heard_at(&self) -> Option<crate::time::BootInstant> {
+        None
+    }
+    /// c
+    pub fn cache(&self) -> &cache::Snapshot {
+        &self.cache
+    }
+}

@@ -30,7 +30,6 @@ pub mod journal;
 pub mod filter;
 pub mod selector;
 pub mod frame;
-pub mod selector;
 pub mod session;
 pub mod subscription;
 
