@@ -170,10 +170,12 @@ impl ReplicaDriver {
         let renewed = matches!(&role, Role::Leading { epoch, .. } if same_epoch(epoch));
         if !renewed {
             info!(from = ?self.role, to = ?role, holder = lease.holder_identity, transitions = lease.lease_transitions, "role");
-            self.withdraw_all();
         }
         self.role = role.clone();
         self.step(Input::Announced(Announcement::Role { role, lease }));
+        if !renewed {
+            self.withdraw_all();
+        }
         match &self.role {
             Role::Releasing { .. } => {
                 let timeout = self.step_down.as_ref().map_or(self.drain_timeout, |step_down| step_down.drain_timeout);

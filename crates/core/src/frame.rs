@@ -346,6 +346,8 @@ pub enum EndReason {
     Shutdown,
     /// `end_after_snapshot` was set and the snapshot is complete.
     SnapshotComplete,
+    /// History is lost, and the consumer asked for the call to fail then.
+    HistoryLost,
 }
 
 /// How long a validity that ends at `until` still lasts at `now`; none outside leadership.

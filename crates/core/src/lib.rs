@@ -28,8 +28,8 @@ pub mod feed;
 pub mod journal;
 
 pub mod filter;
-pub mod selector;
 pub mod frame;
+pub mod selector;
 pub mod session;
 pub mod subscription;
 

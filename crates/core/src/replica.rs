@@ -14,6 +14,8 @@ mod delivery;
 mod pressure;
 mod report;
 mod takeover;
+#[cfg(test)]
+mod tests;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -27,6 +29,7 @@ use crate::frame::{
 };
 use crate::journal::Journal;
 use crate::leadership::{Announcement, LeaseView, PendingCheckpoint, Role};
+use crate::limits::UNACKED_EVENTS_MAX_DEFAULT;
 use crate::replica::checkpointing::Checkpointing;
 use crate::resource_version::ResourceVersion;
 use crate::session::{AckError, AckOutcome, AckRequest, FeedView, GapPolicy, Open, Session, SessionError, Start, View};
@@ -107,7 +110,8 @@ pub enum Input {
         /// How many.
         frames: usize,
     },
-    /// The gate has closed, and these frames were still in the queue: the stream will not send them. In order.
+    /// The gate has closed, and these frames were still in the queue: the stream will not send them. In order, and after
+    /// the role that closed it was announced: before that, they would be sent again at once.
     Withdrawn {
         /// Which session.
         session: SessionId,
@@ -328,8 +332,11 @@ impl Replica {
                 }
             }
             Input::Withdrawn { session, frames } => {
+                // Only the same epoch may send them later.
+                let resumable = matches!(self.role, Role::Leading { .. } | Role::Suspended { .. });
+                let epoch = if resumable { self.epoch() } else { Epoch::NONE };
                 if let Some(session) = self.sessions.get_mut(&session) {
-                    session.withdraw(frames);
+                    session.withdraw(frames, epoch);
                 }
             }
             Input::Closed { session } => self.close(session, SessionEvent::Closed, effects),
@@ -434,7 +441,10 @@ impl Replica {
         }
     }
 
-    fn open(&mut self, now: Now, id: SessionId, open: Open, effects: &mut Vec<Effect>) {
+    fn open(&mut self, now: Now, id: SessionId, mut open: Open, effects: &mut Vec<Effect>) {
+        if open.subscription.is_some() {
+            open.unacked_events_max.get_or_insert(UNACKED_EVENTS_MAX_DEFAULT);
+        }
         let feeds = match self.admit(&open) {
             Ok(feeds) => feeds,
             Err(error) => return effects.push(Effect::End { session: id, error: Some(error) }),

@@ -288,9 +288,8 @@ fn check_value(token: Token<'_>) -> Result<(), SelectorError> {
     if is_label_text(token.text) {
         return Ok(());
     }
-    Err(token.refuse(
-        "a label value has at most 63 letters, digits, -, _ and ., and begins and ends with a letter or digit",
-    ))
+    Err(token
+        .refuse("a label value has at most 63 letters, digits, -, _ and ., and begins and ends with a letter or digit"))
 }
 
 fn is_label_text(text: &str) -> bool {
@@ -435,11 +434,15 @@ mod tests {
         ] {
             assert!(matches(yes, &web), "{yes:?} must select");
         }
-        for no in ["missing", "!app", "app=db", "app!=web", "app=", "app in (db)", "app notin (web)", "app>1", "missing<1"]
+        for no in
+            ["missing", "!app", "app=db", "app!=web", "app=", "app in (db)", "app notin (web)", "app>1", "missing<1"]
         {
             assert!(!matches(no, &web), "{no:?} must not select");
         }
-        assert!(matches("in=a,notin in (in)", &[("in", "a"), ("notin", "in")]), "operators are keys where a key stands");
+        assert!(
+            matches("in=a,notin in (in)", &[("in", "a"), ("notin", "in")]),
+            "operators are keys where a key stands"
+        );
         assert!(matches("empty=", &[("empty", "")]));
     }
 

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use crate::codec::cursor::{Cursor, CursorError, Fingerprint};
 use crate::epoch::Epoch;
-use crate::feed::cache::Snapshot;
+use crate::feed::cache::Cache;
 use crate::filter::{FieldMask, Filter};
 use crate::frame::{
     Encoding, EndReason, FRAME_FIXED_BYTES, FeedLabel, Frame, FrameKind, Gap, GapKind, GapReason, Heartbeat, Hold,
@@ -263,7 +263,7 @@ enum Stage {
     /// Nothing is decided: the feed has not synced, or this replica may not deliver.
     Waiting,
     /// The state as it was when the snapshot began, up to `passed`.
-    Walking { at: ResourceVersion, snapshot: Snapshot, passed: Option<ObjectKey>, begun: bool, resume_seq: u64 },
+    Walking { at: ResourceVersion, snapshot: Cache, passed: Option<ObjectKey>, begun: bool, resume_seq: u64 },
     /// The journal, from `seq` on. Entries up to `skip_through` were acked already (E row 33).
     Reading { seq: u64, skip_through: Option<ResourceVersion> },
 }
@@ -435,6 +435,7 @@ impl Session {
         place.stage = Stage::Reading { seq, skip_through: Some(position.clone()) };
         place.position = Some(position);
         place.fresh = false;
+        place.reset = None;
         place.group_events = 0;
         place.group_open = false;
         place.redelivered_before = redelivered_before;
@@ -443,7 +444,7 @@ impl Session {
     }
 
     /// Sends the whole state at `at`, then what the journal tells from `resume_seq` on.
-    pub fn begin_snapshot(&mut self, place: usize, at: ResourceVersion, snapshot: Snapshot, resume_seq: u64) {
+    pub fn begin_snapshot(&mut self, place: usize, at: ResourceVersion, snapshot: Cache, resume_seq: u64) {
         let place = &mut self.places[place];
         place.stage = Stage::Walking { at, snapshot, passed: None, begun: false, resume_seq };
         place.position = None;
@@ -478,12 +479,14 @@ impl Session {
         self.batch_since = None;
     }
 
-    /// Takes back frames that the stream had not pulled when the gate closed, in order.
-    pub fn withdraw(&mut self, frames: Vec<Frame>) {
-        self.room += frames.len();
-        let kept = frames.into_iter().filter(|frame| !matches!(frame.kind, FrameKind::Heartbeat(_)));
-        for frame in kept.collect::<Vec<_>>().into_iter().rev() {
-            self.gated.push_front(frame);
+    /// Takes back frames that the stream had not pulled when the gate closed, in order. Those of `epoch` may still leave
+    /// in it; heartbeats are stale by then.
+    pub fn withdraw(&mut self, frames: Vec<Frame>, epoch: Epoch) {
+        self.pulled(frames.len());
+        for frame in frames.into_iter().rev() {
+            if frame.epoch == epoch && !matches!(frame.kind, FrameKind::Heartbeat(_)) {
+                self.gated.push_front(frame);
+            }
         }
     }
 
@@ -636,7 +639,9 @@ impl Session {
                 break;
             }
         }
-        self.unacked.sent(reached, acked_by_it, now);
+        if self.open.subscription.is_some() || self.open.unacked_events_max.is_some() {
+            self.unacked.sent(reached, acked_by_it, now);
+        }
         let kind = match marker {
             Some(kind) => kind,
             None if batch.is_empty() => return None,
@@ -743,7 +748,7 @@ impl Place {
         }
         let mut last = passed.take();
         let mut complete = true;
-        for state in snapshot.after(last.clone().as_ref()) {
+        for state in snapshot.iter_after(last.clone().as_ref()) {
             if open.filter.matches(state) && !batch.push(batch::event_of_snapshot(open, feed.label, state)) {
                 complete = false;
                 break;

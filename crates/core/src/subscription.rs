@@ -113,8 +113,10 @@ impl Subscription {
         }
         let moved = !moves.is_empty();
         for (index, position) in moves {
-            self.places[index].acked = position;
-            self.places[index].resets_at = None;
+            let place = &mut self.places[index];
+            place.reset = place.reset.filter(|_| position.is_none());
+            place.acked = position;
+            place.resets_at = None;
         }
         Ok(moved)
     }

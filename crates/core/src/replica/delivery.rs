@@ -58,7 +58,6 @@ impl Replica {
                             place.reset = Some(GapReason::FeedChanged);
                         }
                         if snapshot_end {
-                            place.reset = None;
                             place.resets_at.clone_from(&position);
                         }
                         // An earlier session of this epoch may have come further, and its acks are as good.

@@ -14,7 +14,7 @@ impl Replica {
             subscriptions: self.subscription_statuses(now),
             journal_bytes: self.journal_bytes(),
             journal_bytes_max: self.options.journal_bytes_max,
-            cache_bytes: self.feeds.iter().map(|slot| slot.feed.cache().bytes()).sum(),
+            cache_bytes: self.feeds.iter().map(|slot| slot.feed.cache().bytes_in_use()).sum(),
             checkpoint_age: self.checkpointing.stored_age(now.boot),
         }
     }
@@ -26,9 +26,9 @@ impl Replica {
             news: slot.news.clone(),
             synced: slot.synced,
             object_count: slot.feed.cache().len() as u64,
-            cache_bytes: slot.feed.cache().bytes(),
+            cache_bytes: slot.feed.cache().bytes_in_use(),
             head: slot.journal.head().cloned(),
-            heard_age: slot.feed.heard_at().map(|heard| now.boot.since(heard)),
+            heard_age: slot.feed.last_heard().map(|heard| now.boot.since(heard)),
             journal_floor: slot.journal.floor().cloned(),
             journal_bytes: slot.journal.bytes(),
             journal_entries: slot.journal.len(),

@@ -6,6 +6,8 @@
 //! `head` has not reached the horizon X, a hole may hide births and deaths that the previous leader
 //! delivered, and only a reset tells of them. Past X everything delivered came from this journal.
 
+use std::time::Duration;
+
 use crate::codec::checkpoint::{Checkpoint, StoredSubscription};
 use crate::feed;
 use crate::frame::{EndReason, Gap, GapKind, GapReason, SessionId};
@@ -32,6 +34,7 @@ impl Replica {
                     self.step_feed(index, now, feed::Input::ReadHorizon, effects);
                 }
                 for session in self.sessions.values_mut().filter(|session| session.subscription().is_some()) {
+                    session.drop_gated();
                     (0..session.places.len()).for_each(|place| session.wait(place));
                 }
             }
@@ -366,7 +369,7 @@ impl Replica {
         if let Some(reason) = reason {
             if session.open.gap_policy == GapPolicy::Fail {
                 let error = SessionError::HistoryLost { feed: slot.label.name.to_string() };
-                return session.end(EndReason::Shutdown, std::time::Duration::ZERO, Some(error));
+                return session.end(EndReason::HistoryLost, Duration::ZERO, Some(error));
             }
             let view_feeds = super::views(&self.feeds, &self.fingerprints);
             let view = super::view(&view_feeds, &self.role, self.cluster, self.options.incarnation);
