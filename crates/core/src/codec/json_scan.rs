@@ -301,8 +301,7 @@ impl<'a> Scanner<'a> {
 
     /// Whether the object at `span`, already checked, has the member `key` with the string `value`.
     pub(super) fn has_member(&self, span: Range<usize>, key: &str, value: &str) -> bool {
-        let mut inner =
-            Scanner { text: &self.text[..span.end], at: span.start, depth: 0, stack: [0; STACK_WORDS] };
+        let mut inner = Scanner { text: &self.text[..span.end], at: span.start, depth: 0, stack: [0; STACK_WORDS] };
         let mut found = false;
         let read = inner.members(|scanner, name| {
             if scanner.known(name, &[key]).is_some() && scanner.peek() == Some(b'"') {
@@ -517,10 +516,45 @@ mod tests {
     #[test]
     fn grammar_agrees_with_serde_json() {
         let texts = [
-            "{}", "[]", "[1]", "{\"a\":[{},{\"b\":null}]}", " [ 1 , 2 ] ", "-0.5e+10", "01", "1.", ".5", "-", "1e", "+1",
-            "[1,]", "{,}", "{\"a\"}", "{\"a\":}", "{\"a\":1,}", "[1 2]", "[}", "{]", "tru", "nulll", "\"\\u12\"",
-            "\"\\u12zz\"", "\"\\ud800\"", "\"\\q\"", "\"\n\"", "\"abcdefghijk\u{1}\"", "\"abc", "\"abcdefgh\\", "", " ",
-            "\"\u{7f}é€😀 long enough to be scanned by words\"", "{\"a\":1}x", "{1:2}", "[[[[]]]", "[]]", "0", "-1E5",
+            "{}",
+            "[]",
+            "[1]",
+            "{\"a\":[{},{\"b\":null}]}",
+            " [ 1 , 2 ] ",
+            "-0.5e+10",
+            "01",
+            "1.",
+            ".5",
+            "-",
+            "1e",
+            "+1",
+            "[1,]",
+            "{,}",
+            "{\"a\"}",
+            "{\"a\":}",
+            "{\"a\":1,}",
+            "[1 2]",
+            "[}",
+            "{]",
+            "tru",
+            "nulll",
+            "\"\\u12\"",
+            "\"\\u12zz\"",
+            "\"\\ud800\"",
+            "\"\\q\"",
+            "\"\n\"",
+            "\"abcdefghijk\u{1}\"",
+            "\"abc",
+            "\"abcdefgh\\",
+            "",
+            " ",
+            "\"\u{7f}é€😀 long enough to be scanned by words\"",
+            "{\"a\":1}x",
+            "{1:2}",
+            "[[[[]]]",
+            "[]]",
+            "0",
+            "-1E5",
         ];
         for text in texts {
             let expected = serde_json::from_str::<serde::de::IgnoredAny>(text).is_ok();

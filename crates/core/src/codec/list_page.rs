@@ -90,7 +90,8 @@ mod tests {
 
     #[test]
     fn items_that_know_their_type_keep_it_though_the_list_names_itself_last() {
-        let item = r#"{"apiVersion":"e.com/v1","kind":"Widget","metadata":{"name":"a","uid":"u","resourceVersion":"5"}}"#;
+        let item =
+            r#"{"apiVersion":"e.com/v1","kind":"Widget","metadata":{"name":"a","uid":"u","resourceVersion":"5"}}"#;
         let page = decode_text(&format!(
             r#"{{"apiVersion":"e.com/v2","items":[{item}],"metadata":{{"continue":"","resourceVersion":"7"}},"kind":"WidgetList"}}"#
         ))

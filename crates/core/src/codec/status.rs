@@ -147,7 +147,8 @@ mod tests {
 
     #[test]
     fn a_version_too_large_is_told_by_its_cause() {
-        let body = br#"{"kind":"Status","message":"Timeout: Too large resource version: 9, current: 5","reason":"Timeout",
+        let body =
+            br#"{"kind":"Status","message":"Timeout: Too large resource version: 9, current: 5","reason":"Timeout",
             "details":{"causes":[{"reason":"ResourceVersionTooLarge","message":"Too large resource version"}],
             "retryAfterSeconds":1},"code":504}"#;
         let failure = from_answer(504, body, None);

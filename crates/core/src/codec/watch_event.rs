@@ -265,7 +265,13 @@ mod tests {
         out.push('"');
     }
 
-    fn object(metadata: &[(String, Value)], name: &str, namespace: &str, version: u32, rest: &[(String, Value)]) -> Value {
+    fn object(
+        metadata: &[(String, Value)],
+        name: &str,
+        namespace: &str,
+        version: u32,
+        rest: &[(String, Value)],
+    ) -> Value {
         let mut metadata: serde_json::Map<_, _> = metadata.iter().cloned().collect();
         metadata.insert("name".into(), name.into());
         metadata.insert("namespace".into(), namespace.into());
