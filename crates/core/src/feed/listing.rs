@@ -67,9 +67,9 @@ impl Streaming {
 }
 
 impl Feed {
-    /// Rule 10. An exact state cannot be streamed; and a list begun by pages is ended by pages.
+    /// Rule 10. An exact state cannot be streamed.
     pub(super) fn lists_by_streaming(&self, listing: &Listing) -> bool {
-        self.streaming && listing.continue_token.is_none() && !matches!(listing.goal, Goal::Recover(_))
+        self.streaming && !matches!(listing.goal, Goal::Recover(_))
     }
 
     /// The request for the page that `listing` stands before.

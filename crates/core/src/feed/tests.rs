@@ -31,6 +31,8 @@ use expect_test::expect_file;
 use super::*;
 use crate::codec::status::FailureKind;
 
+mod property;
+
 struct Script {
     feed: Feed,
     now: BootInstant,
