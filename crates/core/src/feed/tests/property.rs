@@ -106,8 +106,14 @@ fn name_of(key: &ObjectKey) -> &'static str {
 impl Run {
     fn new(seed: u64) -> Self {
         let chance = Prng::new(seed);
-        let mut server =
-            Server { chance, log: Vec::new(), watch_floor: 0, exact_floor: 0, uids: 0, streaming: seed % 2 == 0 };
+        let mut server = Server {
+            chance,
+            log: Vec::new(),
+            watch_floor: 0,
+            exact_floor: 0,
+            uids: 0,
+            streaming: seed.is_multiple_of(2),
+        };
         for _ in 0..5 {
             server.write();
         }
@@ -385,7 +391,7 @@ fn request_of(effect: &Effect) -> Option<RequestId> {
 
 fn run(seed: u64) {
     let mut run = Run::new(seed);
-    let recover_from = (seed % 3 == 0).then(|| ResourceVersion::from(2));
+    let recover_from = seed.is_multiple_of(3).then(|| ResourceVersion::from(2));
     run.step(Input::Start { recover_from });
     for _ in 0..600 {
         run.turn(true);
