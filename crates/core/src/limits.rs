@@ -45,6 +45,16 @@ pub const WATCH_SILENCE_MAX: Duration = Duration::from_secs(130);
 pub const STREAMING_LIST_SILENCE_MAX: Duration = Duration::from_secs(60);
 /// Deadline of a list page and of a discovery request.
 pub const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
+/// Deadline of the first byte of a watch, and of the server's acceptance of it.
+pub const WATCH_OPEN_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long after `timeoutSeconds` a watch that the server has not ended is ended from here.
+pub const WATCH_END_GRACE: Duration = Duration::from_secs(5);
+/// How much later than the shell a machine gives up a request by itself: the shell's answer should come first.
+pub const ANSWER_GRACE: Duration = Duration::from_secs(5);
+/// How long a feed must have been failing before it counts as disconnected (failure catalogue, row 7).
+pub const DISCONNECTED_AFTER: Duration = Duration::from_secs(10);
+/// The longest `Retry-After` that is followed: a larger one is more likely a fault than a wish.
+pub const RETRY_AFTER_MAX: Duration = Duration::from_secs(600);
 /// First, and longest, delay between two tries of one feed (client-go's reflector: 800 ms to 30 s).
 pub const BACKOFF: (Duration, Duration) = (Duration::from_millis(800), Duration::from_secs(30));
 /// Shortest time of health after which the delays start from the beginning.
