@@ -27,6 +27,7 @@ pub mod codec;
 pub mod feed;
 pub mod journal;
 
+pub mod selector;
 pub mod filter;
 pub mod frame;
 pub mod session;
