@@ -1,0 +1,4 @@
+//! gRPC.
+
+pub mod pb;
+pub mod status;
