@@ -1,4 +1,5 @@
 //! gRPC.
 
+pub mod frames;
 pub mod pb;
 pub mod status;
