@@ -370,7 +370,10 @@ impl Drop for Frames {
 
 impl fmt::Debug for Frames {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Frames").field("session", &self.session).field("sequence", &self.sequence).finish_non_exhaustive()
+        f.debug_struct("Frames")
+            .field("session", &self.session)
+            .field("sequence", &self.sequence)
+            .finish_non_exhaustive()
     }
 }
 
@@ -435,16 +438,14 @@ mod tests {
         let open = Arc::new(AtomicBool::new(true));
         let gate = Arc::clone(&open);
         let now = Now { boot: BootInstant::from_nanos(5), wall: WallTime::from_micros(7) };
-        let (delivery, inbox) =
-            Delivery::new(Arc::new(move |_| gate.load(Ordering::Relaxed)), Arc::new(move || now));
+        let (delivery, inbox) = Delivery::new(Arc::new(move |_| gate.load(Ordering::Relaxed)), Arc::new(move || now));
         let (queue, frames) = delivery.queue(SessionId(1));
         Fixture { open, inbox, queue, frames }
     }
 
     /// A frame that can be told apart by its retry delay.
     fn frame(epoch: u64, mark: u64) -> Frame {
-        let kind =
-            FrameKind::SessionEnding { reason: EndReason::Shutdown, retry_delay: Duration::from_secs(mark) };
+        let kind = FrameKind::SessionEnding { reason: EndReason::Shutdown, retry_delay: Duration::from_secs(mark) };
         Frame { epoch: Epoch::from_u64(epoch), cursor: None, kind }
     }
 

@@ -367,10 +367,9 @@ fn leadership_state(role: &Role) -> pb::LeadershipState {
 fn role_epoch(role: &Role) -> Option<Epoch> {
     match role {
         Role::Disabled | Role::Standby => None,
-        Role::Leading { epoch, .. }
-        | Role::Suspended { epoch }
-        | Role::Releasing { epoch }
-        | Role::Lost { epoch } => Some(*epoch),
+        Role::Leading { epoch, .. } | Role::Suspended { epoch } | Role::Releasing { epoch } | Role::Lost { epoch } => {
+            Some(*epoch)
+        }
     }
 }
 
@@ -484,8 +483,8 @@ pub(super) mod tests {
     use bytes::Bytes;
     use proptest::prelude::*;
     use sidewatch_core::codec::cursor::Fingerprint;
-    use sidewatch_core::feed::{FeedSpec, ResourceInfo};
     use sidewatch_core::codec::watch_event::ManagedFields;
+    use sidewatch_core::feed::{FeedSpec, ResourceInfo};
     use sidewatch_core::frame::{FeedLabel, Frame};
     use sidewatch_core::limits::{FRAME_BYTES_MAX, FRAME_BYTES_MIN};
     use sidewatch_core::object::{ObjectKey, Uid};

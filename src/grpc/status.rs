@@ -33,6 +33,8 @@ pub enum Reason {
     FeedUnknown,
     /// No such durable subscription.
     SubscriptionUnknown,
+    /// A health check of a name that is not served.
+    ServiceUnknown,
     /// This replica does not lead; metadata `holder`, `epoch`.
     NotLeader,
     /// An ack of something that was not delivered.
@@ -61,6 +63,7 @@ impl Reason {
             Self::FieldMaskInvalid => "FIELD_MASK_INVALID",
             Self::FeedUnknown => "FEED_UNKNOWN",
             Self::SubscriptionUnknown => "SUBSCRIPTION_UNKNOWN",
+            Self::ServiceUnknown => "SERVICE_UNKNOWN",
             Self::NotLeader => "NOT_LEADER",
             Self::CursorAhead => "CURSOR_AHEAD",
             Self::CursorClusterMismatch => "CURSOR_CLUSTER_MISMATCH",
@@ -78,7 +81,7 @@ impl Reason {
             Self::FieldInvalid | Self::CursorMalformed | Self::SelectorInvalid | Self::FieldMaskInvalid => {
                 Code::InvalidArgument
             }
-            Self::FeedUnknown | Self::SubscriptionUnknown => Code::NotFound,
+            Self::FeedUnknown | Self::SubscriptionUnknown | Self::ServiceUnknown => Code::NotFound,
             Self::NotLeader | Self::CursorAhead | Self::CursorClusterMismatch => Code::FailedPrecondition,
             Self::SessionSuperseded => Code::Aborted,
             Self::HistoryLost => Code::OutOfRange,
@@ -98,6 +101,7 @@ impl Reason {
             | Self::FieldMaskInvalid
             | Self::FeedUnknown
             | Self::SubscriptionUnknown
+            | Self::ServiceUnknown
             | Self::NotLeader
             | Self::CursorAhead
             | Self::CursorClusterMismatch
@@ -194,6 +198,12 @@ pub fn not_leading(error: &NotLeading) -> Status {
     refuse(Reason::NotLeader, error.to_string(), &[("holder", &error.holder), ("epoch", &epoch)])
 }
 
+/// A health check of a name that is not served.
+pub fn health_service_unknown(service: &str) -> Status {
+    let rule = "must be \"\", sidewatch.v1.ready or sidewatch.v1.leader";
+    Refusal::new(Reason::ServiceUnknown, "service", service, rule).into()
+}
+
 /// The sidecar shuts down: nothing more is served.
 pub fn shutting_down() -> Status {
     refuse(Reason::ShuttingDown, "the sidecar shuts down".to_owned(), &[])
@@ -274,7 +284,8 @@ mod tests {
 
     #[test]
     fn a_refusal_names_field_value_and_rule() {
-        let status = Status::from(Refusal::new(Reason::SelectorInvalid, "filter.label_selector", "a in", "needs a set"));
+        let status =
+            Status::from(Refusal::new(Reason::SelectorInvalid, "filter.label_selector", "a in", "needs a set"));
         assert_eq!(status.message(), "filter.label_selector = \"a in\": needs a set");
         let (code, reason, metadata) = info(&status);
         assert_eq!((code, reason.as_str()), (Code::InvalidArgument, "SELECTOR_INVALID"));
