@@ -125,17 +125,16 @@ pub struct Refusal {
     pub rule: String,
 }
 
-/// Longest value that is sent back: an error is read by people and travels in HTTP headers.
+/// Longest value of a request that is sent back.
 const VALUE_CHARS_MAX: usize = 80;
+/// Longest text of an error, and of each entry of its metadata: both travel in HTTP trailers, of which some clients
+/// take no more than 8 KiB.
+const TEXT_CHARS_MAX: usize = 800;
 
 impl Refusal {
     /// A refusal of `field`, which has `value` and breaks `rule`.
     pub fn new(reason: Reason, field: &'static str, value: &str, rule: impl Into<String>) -> Self {
-        let mut shortened: String = value.chars().take(VALUE_CHARS_MAX).collect();
-        if shortened.len() < value.len() {
-            shortened.push('…');
-        }
-        Self { reason, field, value: shortened, rule: rule.into() }
+        Self { reason, field, value: shortened(value, VALUE_CHARS_MAX), rule: rule.into() }
     }
 }
 
@@ -216,17 +215,26 @@ pub fn too_many_sessions(sessions_max: usize) -> Status {
 }
 
 fn refuse(reason: Reason, message: String, metadata: &[(&str, &str)]) -> Status {
-    Status::with_error_details(reason.code(), message, details(reason, metadata))
+    Status::with_error_details(reason.code(), shortened(&message, TEXT_CHARS_MAX), details(reason, metadata))
 }
 
 fn details(reason: Reason, metadata: &[(&str, &str)]) -> ErrorDetails {
     let metadata: HashMap<String, String> =
-        metadata.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
+        metadata.iter().map(|(key, value)| ((*key).to_owned(), shortened(value, TEXT_CHARS_MAX))).collect();
     let mut details = ErrorDetails::with_error_info(reason.as_str(), ERROR_DOMAIN, metadata);
     if let Some(delay) = reason.retry_delay() {
         details.set_retry_info(Some(delay));
     }
     details
+}
+
+/// At most the first `chars_max` characters, with a mark where something was cut.
+fn shortened(text: &str, chars_max: usize) -> String {
+    let mut kept: String = text.chars().take(chars_max).collect();
+    if kept.len() < text.len() {
+        kept.push('…');
+    }
+    kept
 }
 
 #[cfg(test)]
@@ -300,6 +308,13 @@ mod tests {
     fn a_long_value_is_shortened_between_characters() {
         let refusal = Refusal::new(Reason::FieldInvalid, "f", &"ü".repeat(500), "r");
         assert_eq!(refusal.value.chars().count(), VALUE_CHARS_MAX + 1);
+    }
+
+    #[test]
+    fn a_long_list_of_names_fits_into_trailers() {
+        let known = (0..500).map(|number| format!("feed-{number}")).collect::<Vec<_>>().join(", ");
+        let status = session_ended(&SessionError::FeedUnknown { name: "x".repeat(253), known });
+        assert!(status.message().len() + status.details().len() < 4 << 10);
     }
 
     #[test]
