@@ -135,7 +135,7 @@ impl Replica {
                 let places = self.subscriptions.iter().map(|known| &known.places);
                 let positions = places.map(|places| places.iter().map(|place| place.acked.clone()).collect());
                 self.checkpointing.pending.push_back((generation, positions.collect()));
-                effects.push(Effect::Checkpoint(PendingCheckpoint { generation, text }));
+                effects.push(Effect::Checkpoint(PendingCheckpoint { epoch: self.epoch(), generation, text }));
             }
             Err(error) => effects.push(Effect::Noted(Note::CheckpointUnwritable { why: error.to_string() })),
         }

@@ -251,7 +251,7 @@ impl Script {
             }
             "shutdown" => self.inputs.push_back(Input::Shutdown),
             "stored" => {
-                if let Some(PendingCheckpoint { generation, text }) = self.pending.clone() {
+                if let Some(PendingCheckpoint { generation, text, .. }) = self.pending.clone() {
                     self.cluster.checkpoint = Some(text);
                     self.announce(Announcement::CheckpointStored { generation });
                 }
