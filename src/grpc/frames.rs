@@ -437,6 +437,7 @@ fn end_reason(reason: EndReason) -> pb::EndReason {
         EndReason::Superseded => pb::EndReason::Superseded,
         EndReason::Shutdown => pb::EndReason::Shutdown,
         EndReason::SnapshotComplete => pb::EndReason::SnapshotComplete,
+        EndReason::HistoryLost => pb::EndReason::HistoryLost,
     }
 }
 

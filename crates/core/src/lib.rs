@@ -27,9 +27,9 @@ pub mod codec;
 pub mod feed;
 pub mod journal;
 
-pub mod selector;
 pub mod filter;
 pub mod frame;
+pub mod selector;
 pub mod session;
 pub mod subscription;
 
