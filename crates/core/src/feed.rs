@@ -5,6 +5,7 @@ pub mod cache;
 mod failing;
 mod listing;
 mod relist;
+mod resolving;
 mod rewind;
 #[cfg(test)]
 mod tests;
@@ -15,14 +16,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::codec::list_page::ListPage;
-use crate::codec::status::{Failure, FailureKind};
+use crate::codec::status::Failure;
 use crate::codec::watch_event::{ManagedFields, WatchEvent};
 use crate::feed::backoff::Backoff;
 use crate::feed::cache::Cache;
-use crate::feed::listing::{Goal, Listing, Streaming};
-use crate::feed::rewind::{Probe, Verdict};
+use crate::feed::listing::{Listing, Streaming};
+use crate::feed::rewind::Probe;
 use crate::feed::watching::Watch;
-use crate::limits::{ANSWER_GRACE, DISCONNECTED_AFTER, REQUEST_TIMEOUT, TYPE_ABSENT_CONFIRMATION};
+use crate::limits::{ANSWER_GRACE, DISCONNECTED_AFTER, REQUEST_TIMEOUT};
 use crate::object::{ObjectKey, ObjectState, Uid};
 use crate::prng::Prng;
 use crate::resource_version::ResourceVersion;
@@ -683,142 +684,9 @@ impl Feed {
         RequestId(self.requests)
     }
 
-    /// Takes discovery's answer and says what follows from it.
-    fn resolved(&mut self, now: BootInstant, info: ResourceInfo, effects: &mut Vec<Effect>) -> Plan {
-        let same = |known: &ResourceInfo| ResourceInfo { streaming_list: info.streaming_list, ..known.clone() } == info;
-        let changed = self.info.as_ref().is_some_and(|known| !same(known));
-        self.streaming = info.streaming_list;
-        self.info = Some(info);
-        self.absent_since = None;
-        self.last_heard = Some(now);
-        match (&self.head, &self.recover_from) {
-            // Bodies and versions of another type, or of another version of it, mean nothing here.
-            (Some(_), _) if changed => Plan::List(Listing::new(Goal::Reset)),
-            (Some(_), _) => Plan::Watch,
-            (None, from) => {
-                let goal = from.clone().map_or(Goal::First, Goal::Recover);
-                self.move_to(Condition::Syncing, "the type is served", effects);
-                Plan::List(Listing::new(goal))
-            }
-        }
-    }
-
-    fn on_resolve_failed(&mut self, now: BootInstant, failure: &Failure, effects: &mut Vec<Effect>) -> Phase {
-        let gone = failure.kind == FailureKind::NotFound;
-        if !gone {
-            self.absent_since = None;
-        }
-        if gone && self.info.is_some() && self.head.is_some() {
-            self.failing = None;
-            self.move_to(Condition::NotServed, &failure.message, effects);
-            let request = self.request();
-            effects.push(Effect::AskType { request });
-            return Phase::Asking(sent(now, request));
-        }
-        self.wait(now, failure, Plan::Resolve, effects)
-    }
-
-    /// Rule 7. Only two answers, the confirmation time apart and without a contrary one between, are believed.
-    fn on_type_answer(&mut self, now: BootInstant, answer: TypeAnswer, effects: &mut Vec<Effect>) {
-        match answer {
-            TypeAnswer::Present | TypeAnswer::Unknown => self.absent_since = None,
-            TypeAnswer::Absent => {
-                let since = *self.absent_since.get_or_insert(now);
-                if now.since(since) >= TYPE_ABSENT_CONFIRMATION {
-                    let gone = mem::take(&mut self.cache);
-                    let changes = gone.iter().map(|o| relist::deleted(o, DeleteReason::TypeRemoved)).collect();
-                    effects.push(Effect::TypeRemoved { changes });
-                    self.head = None;
-                    self.info = None;
-                    self.absent_since = None;
-                    self.drop_probe(|feed| feed.rewind.take(), effects);
-                }
-            }
-        }
-    }
-
     /// The version below which no consistent answer can be: that of the cache, or C before there is one.
     fn floor(&self) -> Option<&ResourceVersion> {
         self.head.as_ref().or(self.recover_from.as_ref())
-    }
-
-    fn send_due_probes(&mut self, now: BootInstant, effects: &mut Vec<Effect>) {
-        if self.info.is_none() {
-            return;
-        }
-        let floor = self.floor().cloned();
-        for probe in [&mut self.horizon, &mut self.rewind].into_iter().flatten() {
-            if probe.deadline() > now {
-                continue;
-            }
-            if let Some(request) = probe.request() {
-                effects.push(Effect::Cancel { request });
-            }
-            self.requests += 1;
-            let request = RequestId(self.requests);
-            probe.sent(now, request, floor.clone());
-            effects.push(Effect::List { request, list: rewind::newest_version() });
-        }
-    }
-
-    fn on_probe_failed(&mut self, now: BootInstant, request: RequestId, failure: &Failure) {
-        let prng = &mut self.prng;
-        for probe in [&mut self.horizon, &mut self.rewind].into_iter().flatten().filter(|p| p.awaits(request)) {
-            probe.state = rewind::ProbeState::Due(now + probe.backoff.next(prng, failure.retry_after));
-        }
-    }
-
-    /// D.6: X is told, unless it is below what this feed has seen: then it is evidence of a rewind, and read again.
-    fn on_horizon(&mut self, now: BootInstant, version: ResourceVersion, effects: &mut Vec<Effect>) {
-        self.last_heard = Some(now);
-        let Some(mut probe) = self.horizon.take() else { return };
-        if probe.verdict(&version) == Verdict::Fresh {
-            effects.push(Effect::Horizon(version));
-        } else {
-            probe.state = rewind::ProbeState::Due(now + probe.backoff.next(&mut self.prng, None));
-            self.horizon = Some(probe);
-            self.suspect_rewind(now);
-        }
-    }
-
-    fn suspect_rewind(&mut self, now: BootInstant) {
-        if self.rewind.is_none() && self.floor().is_some_and(ResourceVersion::is_ordered) {
-            self.rewind = Some(Probe::due(now));
-        }
-    }
-
-    /// Rule 11: two consistent reads below what was known → everything is read anew.
-    fn on_rewind_answer(
-        &mut self,
-        now: BootInstant,
-        phase: Phase,
-        version: &ResourceVersion,
-        effects: &mut Vec<Effect>,
-    ) -> Phase {
-        self.last_heard = Some(now);
-        let Some(mut probe) = self.rewind.take() else { return phase };
-        let verdict = probe.verdict(version);
-        let request = match (&phase, &verdict) {
-            (_, Verdict::Fresh) => return phase,
-            (Phase::Listing(sent, _), Verdict::Rewound) => Some(sent.request),
-            (Phase::Streaming(streaming), Verdict::Rewound) => Some(streaming.request),
-            (Phase::Watching(watch), Verdict::Rewound) => Some(watch.request),
-            (Phase::Waiting(_, Plan::List(_) | Plan::Watch), Verdict::Rewound) => None,
-            // Not confirmed yet, or the type must be found first.
-            (_, Verdict::Below | Verdict::Rewound) => {
-                probe.seen = Some(version.clone());
-                probe.state = rewind::ProbeState::Due(now + rewind::SECOND_READ_AFTER);
-                self.rewind = Some(probe);
-                return phase;
-            }
-        };
-        effects.extend(request.map(|request| Effect::Cancel { request }));
-        self.begin(now, Plan::List(Listing::new(Goal::Reset)), effects)
-    }
-
-    fn drop_probe(&mut self, take: impl Fn(&mut Self) -> Option<Probe>, effects: &mut Vec<Effect>) {
-        let request = take(self).and_then(|probe| probe.request());
-        effects.extend(request.map(|request| Effect::Cancel { request }));
     }
 
     fn disconnected_at(&self) -> Option<BootInstant> {

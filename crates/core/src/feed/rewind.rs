@@ -2,8 +2,10 @@
 
 use std::time::Duration;
 
+use crate::codec::status::Failure;
 use crate::feed::backoff::Backoff;
-use crate::feed::{ListMode, ListRequest, RequestId};
+use crate::feed::listing::{Goal, Listing};
+use crate::feed::{Effect, Feed, ListMode, ListRequest, Phase, Plan, RequestId};
 use crate::limits::{ANSWER_GRACE, REQUEST_TIMEOUT};
 use crate::resource_version::ResourceVersion;
 use crate::time::BootInstant;
@@ -89,4 +91,85 @@ impl Probe {
 /// The request of a probe: one object's metadata, by a consistent read.
 pub(super) fn newest_version() -> ListRequest {
     ListRequest { mode: ListMode::Consistent, limit: Some(1), continue_token: None, metadata_only: true }
+}
+
+impl Feed {
+    pub(super) fn send_due_probes(&mut self, now: BootInstant, effects: &mut Vec<Effect>) {
+        if self.info.is_none() {
+            return;
+        }
+        let floor = self.floor().cloned();
+        for probe in [&mut self.horizon, &mut self.rewind].into_iter().flatten() {
+            if probe.deadline() > now {
+                continue;
+            }
+            if let Some(request) = probe.request() {
+                effects.push(Effect::Cancel { request });
+            }
+            self.requests += 1;
+            let request = RequestId(self.requests);
+            probe.sent(now, request, floor.clone());
+            effects.push(Effect::List { request, list: newest_version() });
+        }
+    }
+
+    pub(super) fn on_probe_failed(&mut self, now: BootInstant, request: RequestId, failure: &Failure) {
+        let prng = &mut self.prng;
+        for probe in [&mut self.horizon, &mut self.rewind].into_iter().flatten().filter(|p| p.awaits(request)) {
+            probe.state = ProbeState::Due(now + probe.backoff.next(prng, failure.retry_after));
+        }
+    }
+
+    /// D.6: X is told, unless it is below what this feed has seen: then it is evidence of a rewind, and read again.
+    pub(super) fn on_horizon(&mut self, now: BootInstant, version: ResourceVersion, effects: &mut Vec<Effect>) {
+        self.last_heard = Some(now);
+        let Some(mut probe) = self.horizon.take() else { return };
+        if probe.verdict(&version) == Verdict::Fresh {
+            effects.push(Effect::Horizon(version));
+        } else {
+            probe.state = ProbeState::Due(now + probe.backoff.next(&mut self.prng, None));
+            self.horizon = Some(probe);
+            self.suspect_rewind(now);
+        }
+    }
+
+    pub(super) fn suspect_rewind(&mut self, now: BootInstant) {
+        if self.rewind.is_none() && self.floor().is_some_and(ResourceVersion::is_ordered) {
+            self.rewind = Some(Probe::due(now));
+        }
+    }
+
+    /// Rule 11: two consistent reads below what was known → everything is read anew.
+    pub(super) fn on_rewind_answer(
+        &mut self,
+        now: BootInstant,
+        phase: Phase,
+        version: &ResourceVersion,
+        effects: &mut Vec<Effect>,
+    ) -> Phase {
+        self.last_heard = Some(now);
+        let Some(mut probe) = self.rewind.take() else { return phase };
+        let verdict = probe.verdict(version);
+        let request = match (&phase, &verdict) {
+            (_, Verdict::Fresh) => return phase,
+            (Phase::Listing(sent, _), Verdict::Rewound) => Some(sent.request),
+            (Phase::Streaming(streaming), Verdict::Rewound) => Some(streaming.request),
+            (Phase::Watching(watch), Verdict::Rewound) => Some(watch.request),
+            (Phase::Waiting(_, Plan::List(_) | Plan::Watch), Verdict::Rewound) => None,
+            // Not confirmed yet, or the type must be found first.
+            (_, Verdict::Below | Verdict::Rewound) => {
+                probe.seen = Some(version.clone());
+                probe.state = ProbeState::Due(now + SECOND_READ_AFTER);
+                self.rewind = Some(probe);
+                return phase;
+            }
+        };
+        effects.extend(request.map(|request| Effect::Cancel { request }));
+        self.begin(now, Plan::List(Listing::new(Goal::Reset)), effects)
+    }
+
+    pub(super) fn drop_probe(&mut self, take: impl Fn(&mut Self) -> Option<Probe>, effects: &mut Vec<Effect>) {
+        let request = take(self).and_then(|probe| probe.request());
+        effects.extend(request.map(|request| Effect::Cancel { request }));
+    }
 }
