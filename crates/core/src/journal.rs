@@ -108,6 +108,10 @@ impl Journal {
         if let (Some(position), Some(head)) = (&position, &self.head) {
             invariant!(I2, position.order(head) != Some(Ordering::Less), "{position} appended after {head}");
         }
+        // A name that changed hands gives two changes with one version (Rule D.2-2): no cursor may fall between them.
+        if let Some(last) = self.entries.back_mut().filter(|last| last.position == position) {
+            last.closes_group = false;
+        }
         self.head.clone_from(&position);
         self.push(position, true, Item::Changed(Recorded::new(change)), observed);
     }
@@ -386,6 +390,12 @@ pub(crate) mod tests {
         let closes: Vec<_> = journal.read_from(0).map(|entry| entry.closes_group).collect();
         assert_eq!(closes, [false, false, true, true]);
         assert_eq!(journal.head(), Some(&25_u64.into()));
+    }
+
+    #[test]
+    fn two_changes_with_one_version_are_one_group() {
+        let journal = journal(10, [deleted("a", 12), added("a", 12), added("b", 13)]);
+        assert_eq!(journal.read_from(0).map(|entry| entry.closes_group).collect::<Vec<_>>(), [false, true, true]);
     }
 
     #[test]
