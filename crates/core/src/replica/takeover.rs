@@ -67,10 +67,14 @@ impl Replica {
     fn role_changed(&mut self, now: Now, role: Role, lease: LeaseView, effects: &mut Vec<Effect>) {
         let renewed = matches!((&self.role, &role), (Role::Leading { epoch, .. }, Role::Leading { epoch: same, .. }) if epoch == same);
         let told = renewed && self.lease == lease;
+        let owned = self.owns_positions();
         self.role = role;
         self.lease = lease;
         if told {
             return;
+        }
+        if owned && !self.owns_positions() {
+            self.leadership_ended(effects);
         }
         match self.role {
             Role::Disabled => {
@@ -78,20 +82,7 @@ impl Replica {
                 self.start_feeds(now, effects);
             }
             Role::Leading { epoch, .. } => effects.push(Effect::Noted(Note::Leading { epoch })),
-            Role::Lost { .. } => {
-                let holder = self.lease.holder_identity.clone();
-                self.checkpointing.refuse_waiting(&holder, self.lease.epoch_seen, effects);
-                for session in self.sessions.values_mut().filter(|session| !session.open.ignore_leadership) {
-                    session.drop_gated();
-                    for place in 0..session.places.len() {
-                        // What was made and never left is lost to an ephemeral session; a durable one resumes at its ack.
-                        session.places[place].reset = Some(GapReason::Failover);
-                        session.wait(place);
-                    }
-                }
-                self.drain = None;
-            }
-            Role::Standby | Role::Suspended { .. } | Role::Releasing { .. } => {}
+            Role::Standby | Role::Suspended { .. } | Role::Releasing { .. } | Role::Lost { .. } => {}
         }
         let news: Vec<_> = self.sessions.iter().map(|(id, session)| (*id, self.role_news(session))).collect();
         for (id, news) in news {
@@ -99,6 +90,21 @@ impl Replica {
                 session.tell_role(news);
             }
         }
+    }
+
+    /// Nothing that was made may leave any more, and nobody is left whose ack could be stored.
+    fn leadership_ended(&mut self, effects: &mut Vec<Effect>) {
+        let holder = self.lease.holder_identity.clone();
+        self.checkpointing.refuse_waiting(&holder, self.lease.epoch_seen, effects);
+        for session in self.sessions.values_mut().filter(|session| !session.open.ignore_leadership) {
+            session.drop_gated();
+            for place in 0..session.places.len() {
+                // What was made and never left is lost to an ephemeral session; a durable one resumes at its ack.
+                session.places[place].reset = Some(GapReason::Failover);
+                session.wait(place);
+            }
+        }
+        self.drain = None;
     }
 
     fn load_checkpoint(&mut self, text: Option<&str>, effects: &mut Vec<Effect>) {
