@@ -10,7 +10,7 @@ pub mod keys;
 pub mod raw;
 pub mod units;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -150,16 +150,16 @@ impl Config {
     /// # Errors
     /// All faults, one a line: place, key, value, rule.
     pub fn load(flags: &Flags) -> anyhow::Result<Self> {
-        let variable = |name: &str| std::env::var_os(name).map(|text| text.to_string_lossy().into_owned());
-        Self::load_with(flags, &variable)
+        let text = |text: std::ffi::OsString| text.to_string_lossy().into_owned();
+        Self::load_with(flags, &std::env::vars_os().map(|(name, value)| (text(name), text(value))).collect())
     }
 
     /// [`Config::load`] with a given environment.
     ///
     /// # Errors
     /// As [`Config::load`].
-    pub fn load_with(flags: &Flags, variable: &dyn Fn(&str) -> Option<String>) -> anyhow::Result<Self> {
-        let mut raw = Raw::read(flags, variable)?;
+    pub fn load_with(flags: &Flags, environment: &BTreeMap<String, String>) -> anyhow::Result<Self> {
+        let mut raw = Raw::read(flags, environment)?;
         let mut problems = Problems::default();
         settle_exclusions(&mut raw, &mut problems);
         let config = Self::validate(&raw, &mut problems);
@@ -224,7 +224,7 @@ impl Config {
         let mut entries = Entries::default();
         entries.push("feeds", Node::List(self.watches.iter().map(Watch::to_node).collect()));
         entries.push("subscriptions", texts(&self.subscriptions));
-        entries.push("maxUnackedEvents", text(&self.unacked_events_max));
+        entries.push("maxUnackedEvents", Node::Number(self.unacked_events_max.into()));
         entries.push("heartbeatInterval", Node::Text(units::duration_text(self.heartbeat_interval)));
         let journal = Node::Text(units::bytes_text(self.journal_bytes_max as u64));
         entries.push("journal", Node::Map(vec![("limit".to_owned(), journal)]));

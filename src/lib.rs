@@ -8,6 +8,8 @@ pub mod cli;
 pub mod config;
 
 pub mod clock;
+pub mod supervisor;
+pub mod telemetry;
 
 pub mod apiserver;
 // pub mod driver;

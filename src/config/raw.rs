@@ -14,6 +14,9 @@ use serde_saphyr::Spanned;
 
 use crate::config::keys::{KEYS, Key, Shape};
 
+/// Names the file where no flag does.
+const CONFIG_VARIABLE: &str = "SIDEWATCH_CONFIG";
+
 /// Where a value was written; later variants win over earlier ones.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Origin {
@@ -97,18 +100,21 @@ impl Raw {
     /// Reads the file, if one is named, and lays the environment and the flags over it. Empty variables count as unset.
     ///
     /// # Errors
-    /// When the file cannot be read, is not YAML, or holds an unknown key: file, line, and what would be right.
-    pub fn read(flags: &Flags, variable: &dyn Fn(&str) -> Option<String>) -> anyhow::Result<Self> {
-        let named = flags.config.clone().or_else(|| non_empty(variable("SIDEWATCH_CONFIG")).map(PathBuf::from));
+    /// When the file cannot be read, is not YAML, or holds an unknown key: file, line, and what would be right. When a
+    /// variable has an unknown name.
+    pub fn read(flags: &Flags, environment: &BTreeMap<String, String>) -> anyhow::Result<Self> {
+        refuse_unknown_variables(environment)?;
+        let variable = |name: &str| environment.get(name).filter(|text| !text.is_empty());
+        let named = flags.config.clone().or_else(|| variable(CONFIG_VARIABLE).map(PathBuf::from));
         let mut raw = match named {
             Some(path) => Self::read_file(&path)?,
             None => Self::default(),
         };
         for key in KEYS.iter().filter(|key| key.shape != Shape::FileOnly) {
-            if let Some(text) = non_empty(variable(key.env)) {
+            if let Some(text) = variable(key.env) {
                 let texts = match key.shape {
                     Shape::List => text.split(',').map(|part| part.trim().to_owned()).collect(),
-                    _ => vec![text],
+                    _ => vec![text.clone()],
                 };
                 raw.set(key, texts, &Origin::Variable(key.env));
             }
@@ -163,8 +169,18 @@ fn parse_file(text: &str) -> Result<File, serde_saphyr::Error> {
     if blank { Ok(File::default()) } else { serde_saphyr::from_str(text) }
 }
 
-fn non_empty(text: Option<String>) -> Option<String> {
-    text.filter(|text| !text.is_empty())
+/// A misspelt variable would be ignored silently. Those that Kubernetes sets for a Service named `sidewatch…` are let
+/// pass: they end in `_SERVICE_HOST`, or have `PORT` in them.
+fn refuse_unknown_variables(environment: &BTreeMap<String, String>) -> anyhow::Result<()> {
+    let known: Vec<&str> = KEYS.iter().map(|key| key.env).chain([CONFIG_VARIABLE]).collect();
+    let of_service = |name: &str| name.ends_with("_SERVICE_HOST") || name.split('_').any(|part| part == "PORT");
+    for name in environment.keys().filter(|name| name.starts_with("SIDEWATCH_")) {
+        if !known.contains(&name.as_str()) && !of_service(name) {
+            let nearest = known.iter().min_by_key(|known| distance(name, known)).expect("the table has variables");
+            anyhow::bail!("{name}: there is no such variable; did you mean {nearest}?");
+        }
+    }
+    Ok(())
 }
 
 /// An error of the parser as `file:line: what is wrong, what would be right`.
@@ -401,6 +417,8 @@ impl File {
 pub enum Node {
     /// A value.
     Text(String),
+    /// A count.
+    Number(u64),
     /// A list.
     List(Vec<Node>),
     /// Keys and what they hold.
@@ -411,6 +429,7 @@ impl Serialize for Node {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match self {
             Node::Text(text) => serializer.serialize_str(text),
+            Node::Number(number) => serializer.serialize_u64(*number),
             Node::List(items) => serializer.collect_seq(items),
             Node::Map(entries) => serializer.collect_map(entries.iter().map(|(key, value)| (key, value))),
         }

@@ -1,6 +1,5 @@
 //! Promises of the configuration: what is accepted, what wins, and what each refusal says.
 
-use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -37,9 +36,8 @@ fn load(arguments: &str) -> Result<Config, String> {
 }
 
 fn load_in(arguments: &str, environment: &[(&str, &str)]) -> Result<Config, String> {
-    let environment: BTreeMap<&str, &str> = environment.iter().copied().collect();
-    Config::load_with(&flags(arguments), &|name| environment.get(name).map(|text| (*text).to_owned()))
-        .map_err(|error| format!("{error:#}"))
+    let environment = environment.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+    Config::load_with(&flags(arguments), &environment).map_err(|error| format!("{error:#}"))
 }
 
 /// Errors name the file as `FILE`.
@@ -177,6 +175,21 @@ fn unknown_keys_are_refused_with_the_nearest() {
     ] {
         refuse(load_file(yaml), expected);
     }
+}
+
+#[test]
+fn misspelt_variables_are_refused_and_those_of_services_are_not() {
+    refuse(
+        load_in("--watch pods --lease l", &[("SIDEWATCH_LEASE_DURATON", "15s")]),
+        "SIDEWATCH_LEASE_DURATON: there is no such variable; did you mean SIDEWATCH_LEASE_DURATION?",
+    );
+    let of_service = [
+        ("SIDEWATCH_SERVICE_HOST", "10.0.0.1"),
+        ("SIDEWATCH_PORT", "tcp://10.0.0.1:9151"),
+        ("SIDEWATCH_METRICS_PORT_9151_TCP_ADDR", "10.0.0.1"),
+        ("SIDEWATCH_SERVICE_PORT_HTTP", "9151"),
+    ];
+    assert!(load_in("--watch pods --lease l", &of_service).is_ok());
 }
 
 #[test]
