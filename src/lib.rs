@@ -1,1 +1,3 @@
 //! The sidecar: I/O shell around `sidewatch-core`.
+
+pub mod playground;
