@@ -18,3 +18,5 @@ pub mod delivery;
 pub mod grpc;
 
 pub mod tail;
+
+pub mod playground;
