@@ -40,7 +40,8 @@ repo: ## the repository: imports, API, documents
 	$(CARGO) test --locked --test repo
 
 unit: ## unit, property and golden tests: Rust alone
-	$(CARGO) test --locked --workspace --lib --bins --tests
+	$(CARGO) test --locked --workspace --exclude sidewatch --lib --bins --tests
+	$(CARGO) test --locked -p sidewatch --lib --bins
 
 sim: ## the shipped machines against the model of the API server, SIM_RUNS seeds
 	$(CARGO) run --locked --release -p sidewatch-sim -- --runs $(SIM_RUNS)

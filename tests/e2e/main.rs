@@ -1,1 +1,4 @@
+//! x
+#[path = "../it/support/mod.rs"]
+mod support;
 fn main() {}

@@ -1,1 +1,3 @@
-fn main() {}
+//! The sidecar against a real kube-apiserver. Run by `make it`.
+
+mod support;

@@ -146,7 +146,9 @@ pub(crate) fn named(code: &str, module: &str, packages: &[&str]) -> Vec<Named> {
             if code[after..].starts_with("::") {
                 let mut paths = Vec::new();
                 tree(code, after + 2, &mut Vec::new(), &mut paths);
-                found.extend(paths.into_iter().map(|(segments, at)| absolute(word, module, segments, line_of(bytes, at))));
+                found.extend(
+                    paths.into_iter().map(|(segments, at)| absolute(word, module, segments, line_of(bytes, at))),
+                );
             } else if packages.contains(&word) && is_use(code, at) {
                 found.push(Named { package: word.to_owned(), segments: Vec::new(), line: line_of(bytes, at) });
             }
