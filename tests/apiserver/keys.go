@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -34,6 +35,9 @@ func keysCommand(args []string) error {
 	}
 	return writeKubeconfig(*kubeconfig, *server, keys)
 }
+
+// leeway is how long after its expiry the API server still accepts a token, for clocks that differ.
+const leeway = time.Minute
 
 // tokenCommand prints a token of a service account that the API server accepts as one of its own. Its TokenRequest
 // gives none of less than ten minutes; this gives any, so that a test can see one expire.
@@ -65,7 +69,7 @@ func tokenCommand(args []string) error {
 		return err
 	}
 	account := core.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: *namespace, Name: *name, UID: types.UID(*uid)}}
-	claims, private, err := serviceaccount.Claims(account, nil, nil, nil, nil, nil, int64(expires.Seconds()), 0, []string{issuer}, nil)
+	claims, private, err := serviceaccount.Claims(account, nil, nil, nil, nil, nil, int64((*expires - leeway).Seconds()), 0, []string{issuer}, nil)
 	if err != nil {
 		return err
 	}

@@ -1,3 +1,12 @@
-//! The sidecar against a real kube-apiserver. Run by `make it`.
+//! The sidecar against a real kube-apiserver. Run by `make it`; each test has a cluster of its own.
+//!
+//! `server` asks the API server itself whether what docs/protocol.md assumes of it is true. The others start the
+//! shipped program and compare what its consumers were told with a plain list and watch.
 
+mod clients;
+mod consume;
+mod election;
+mod faults;
+mod server;
 mod support;
+mod watch;

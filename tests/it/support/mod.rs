@@ -9,6 +9,7 @@ pub(crate) mod admin;
 pub(crate) mod cluster;
 pub(crate) mod consumer;
 pub(crate) mod history;
+pub(crate) mod link;
 pub(crate) mod process;
 pub(crate) mod sidecar;
 pub(crate) mod store;
