@@ -111,7 +111,7 @@ pub(crate) fn without_tests(code: &str) -> String {
                 b'}' => depth -= 1,
                 _ => {}
             }
-            if (byte == b'}' && depth == 0) || (byte == b';' && depth == 0) {
+            if depth == 0 && matches!(byte, b'}' | b';') {
                 end = at + 1;
                 break;
             }

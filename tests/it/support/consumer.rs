@@ -1,6 +1,6 @@
 //! One instance of the application: it follows its own sidecar and writes to the common store.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -159,7 +159,7 @@ impl Drop for AbortOnDrop {
 #[derive(Clone, Default)]
 struct Position {
     cursor: String,
-    delivered: HashMap<String, u128>,
+    delivered: BTreeMap<String, u128>,
     session: String,
 }
 

@@ -1,6 +1,6 @@
 //! The one downstream store that the application's instances write to: the client algorithm of docs/api.md, with records.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use super::pb;
 use super::pb::frame::Kind;
@@ -56,8 +56,8 @@ pub(crate) struct Applied {
 pub(crate) struct Session {
     number: u64,
     sequence: u64,
-    seen: HashMap<String, HashSet<String>>,
-    delivered: HashMap<String, u128>,
+    seen: BTreeMap<String, HashSet<String>>,
+    delivered: BTreeMap<String, u128>,
     /// From the server, for acks.
     pub(crate) id: String,
 }
@@ -66,7 +66,7 @@ pub(crate) struct Session {
 #[derive(Default, Debug)]
 pub(crate) struct Store {
     /// Plural resource of each feed: two namespaces are two feeds of one resource.
-    pub(crate) resources: HashMap<String, String>,
+    pub(crate) resources: BTreeMap<String, String>,
     /// By feed and uid.
     pub(crate) held: BTreeMap<String, BTreeMap<String, Held>>,
     /// The highest epoch that wrote here: lower ones are refused.
@@ -94,7 +94,7 @@ pub(crate) struct Store {
     /// Errors with which streams and acks ended.
     pub(crate) errors: Vec<String>,
     /// By feed: nothing up to here may come again, because the ack is stored in the cluster.
-    pub(crate) durable: HashMap<String, u128>,
+    pub(crate) durable: BTreeMap<String, u128>,
     /// Sessions so far.
     pub(crate) sessions: u64,
 }
@@ -106,8 +106,8 @@ impl Store {
         Session {
             number: self.sessions,
             sequence: 0,
-            seen: HashMap::new(),
-            delivered: HashMap::new(),
+            seen: BTreeMap::new(),
+            delivered: BTreeMap::new(),
             id: String::new(),
         }
     }
@@ -118,7 +118,7 @@ impl Store {
         app: &str,
         session: &mut Session,
         frame: pb::Frame,
-    ) -> Option<(String, HashMap<String, u128>)> {
+    ) -> Option<(String, BTreeMap<String, u128>)> {
         session.sequence += 1;
         if frame.sequence != session.sequence {
             self.disorder.push(format!(
