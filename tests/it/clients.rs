@@ -113,3 +113,43 @@ async fn the_python_consumer_follows() {
     })
     .await;
 }
+
+/// The first fenced block of this language in the README.
+fn readme_block(language: &str) -> String {
+    let readme = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/README.md")).expect("README.md");
+    let (_, block) = readme.split_once(&format!("```{language}\n")).expect("the README has such a block");
+    block.split_once("```").expect("closed").0.to_owned()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_readmes_consumer_runs_as_printed() {
+    let cluster = Cluster::start().await;
+    let admin = cluster.admin().await;
+    let sidecar = Sidecar::start(&cluster, Options::new("app-0", &["configmaps"], &["default"])).await;
+    let python = tool("PYTHON", "python.sh");
+    let stubs = Command::new(&python)
+        .args(["-m", "grpc_tools.protoc", "-I", "proto", "sidewatch/v1/sidewatch.proto"])
+        .arg(format!("--python_out={}", cluster.folder().display()))
+        .arg(format!("--grpc_python_out={}", cluster.folder().display()))
+        .current_dir(env!("CARGO_MANIFEST_DIR"))
+        .output()
+        .expect("Python can be started");
+    assert!(stubs.status.success(), "{}", String::from_utf8_lossy(&stubs.stderr));
+    let file = cluster.folder().join("consumer.py");
+    std::fs::write(&file, readme_block("python").replace("127.0.0.1:50151", sidecar.grpc())).expect("can be written");
+    let mut consumer = Process::start("readme", cluster.folder(), Command::new(&python).arg(&file));
+    for count in 1..=2 {
+        admin.config_map("default", &format!("m{count}"), "1").await;
+        wait_for("the README's consumer", SOON, || {
+            let (output, ended) = (consumer.output(), consumer.ended());
+            async move {
+                assert!(ended.is_none(), "it ended: {output}");
+                // One snapshot and one batch, or two batches: in the end it holds them all.
+                check(output.lines().last().is_some_and(|line| line.ends_with(&format!(": {count} objects"))), || {
+                    output
+                })
+            }
+        })
+        .await;
+    }
+}

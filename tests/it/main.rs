@@ -8,6 +8,7 @@ mod clients;
 mod consume;
 mod election;
 mod faults;
+mod manifest;
 mod samples;
 mod server;
 mod support;

@@ -3,6 +3,8 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
+use serde_json::Value;
+
 use crate::{assert_none, files, read, root, shown};
 
 /// The README's commands and what runs them, so that none is printed that nobody tries.
@@ -120,9 +122,10 @@ fn check_paths(path: &Path, text: &str) -> Vec<String> {
             continue;
         }
         for word in line.split('`').skip(1).step_by(2) {
-            let ours = ["src/", "crates/", "tests/", "docs/", "deploy/", "proto/", ".ci/"]
-                .iter()
-                .any(|top| word.starts_with(top));
+            let ours = !word.contains("NNNN")
+                && ["src/", "crates/", "tests/", "docs/", "deploy/", "proto/", ".ci/"]
+                    .iter()
+                    .any(|top| word.starts_with(top));
             let plain = word.chars().all(|letter| letter.is_ascii_alphanumeric() || "/._-".contains(letter));
             if ours && plain && !root().join(word).exists() {
                 findings.push(format!("{}:{}: `{word}` does not exist", shown(path), at + 1));
@@ -142,6 +145,52 @@ fn check_catalogue(text: &str, sources: &str) -> Vec<String> {
         .filter(|test| !sources.contains(&format!("fn {}(", test.rsplit("::").next().unwrap_or(test))))
         .map(|test| format!("docs/protocol.md: the failure catalogue names the test `{test}`, which does not exist"))
         .collect()
+}
+
+/// What of a manifest does not agree with itself.
+fn check_manifest(path: &str, text: &str) -> Vec<String> {
+    let objects: Vec<Value> = match serde_saphyr::from_multiple(text) {
+        Ok(objects) => objects,
+        Err(error) => return vec![format!("{path}: {error}")],
+    };
+    let mut findings = Vec::new();
+    let of = |kind: &str| objects.iter().filter(|object| object["kind"] == kind).collect::<Vec<_>>();
+    let resources: Vec<&Value> =
+        of("Role").iter().flat_map(|role| list(&role["rules"])).flat_map(|rule| list(&rule["resources"])).collect();
+    for deployment in of("Deployment") {
+        let pod = &deployment["spec"]["template"]["spec"];
+        if pod["automountServiceAccountToken"] != false {
+            findings.push(format!("{path}: the application's container would hold a token"));
+        }
+        if !of("ServiceAccount").iter().any(|account| account["metadata"]["name"] == pod["serviceAccountName"]) {
+            findings.push(format!("{path}: no ServiceAccount {}", pod["serviceAccountName"]));
+        }
+        for sidecar in list(&pod["initContainers"]) {
+            for argument in list(&sidecar["args"]).filter_map(|argument| argument.as_str()?.strip_prefix("--watch=")) {
+                let resource = argument.split('.').next().unwrap_or_default();
+                if !resources.iter().any(|known| *known == resource) {
+                    findings.push(format!("{path}: watches {resource}, which no Role lets it read"));
+                }
+            }
+            for (probe, page) in
+                [("startupProbe", "/livez"), ("livenessProbe", "/livez"), ("readinessProbe", "/readyz")]
+            {
+                if sidecar[probe]["httpGet"]["path"] != page {
+                    findings.push(format!("{path}: {probe} must ask {page}"));
+                }
+            }
+            for mount in list(&sidecar["volumeMounts"]) {
+                if !list(&pod["volumes"]).any(|volume| volume["name"] == mount["name"]) {
+                    findings.push(format!("{path}: no volume {}", mount["name"]));
+                }
+            }
+        }
+    }
+    findings
+}
+
+fn list(value: &Value) -> impl Iterator<Item = &Value> {
+    value.as_array().into_iter().flatten()
 }
 
 fn documents() -> Vec<std::path::PathBuf> {
@@ -174,6 +223,14 @@ fn the_catalogue_names_tests_that_exist() {
 }
 
 #[test]
+fn manifests_agree_with_themselves() {
+    let manifests = files("deploy", "yaml");
+    assert!(!manifests.is_empty(), "deploy/ holds no manifest");
+    let findings: Vec<String> = manifests.iter().flat_map(|path| check_manifest(&shown(path), &read(path))).collect();
+    assert_none(&findings);
+}
+
+#[test]
 fn the_lock_file_names_one_registry() {
     let lock = read(&root().join("Cargo.lock"));
     let findings: Vec<String> = lock
@@ -203,4 +260,9 @@ fn each_check_can_fail() {
     );
     assert_eq!(found.len(), 3, "{found:?}");
     assert_eq!(check_catalogue("## E.\n| 1 | `test:it::gone` | `test:it::there` |\n## F.", "fn there() {}").len(), 1);
+    let manifest = read(&root().join("deploy/example.yaml"));
+    assert_eq!(check_manifest("m", &manifest.replace("--watch=configmaps", "--watch=pods")).len(), 1);
+    assert_eq!(check_manifest("m", &manifest.replace("/livez", "/health")).len(), 2);
+    assert_eq!(check_manifest("m", &manifest.replace("serviceAccountName: app", "serviceAccountName: none")).len(), 1);
+    assert_eq!(check_manifest("m", "a: [").len(), 1);
 }

@@ -45,7 +45,7 @@ impl Options {
             lease: Some("app".to_owned()),
             lease_namespace: "default".to_owned(),
             subscriptions: vec!["app".to_owned()],
-            more: own(&["--lease-duration", "6s", "--renew-deadline", "4s", "--retry-period", "1s"]),
+            more: own(&["--lease-duration", "6s", "--lease-renew-deadline", "4s", "--lease-retry-period", "1s"]),
         }
     }
 
@@ -113,10 +113,16 @@ impl Sidecar {
 
     /// As [`Self::start`], with the rights of this kubeconfig.
     pub(crate) async fn start_as(cluster: &Cluster, options: Options, kubeconfig: &Path) -> Self {
+        let arguments = options.arguments(kubeconfig);
+        Self::start_with(cluster, options, &arguments).await
+    }
+
+    /// As [`Self::start`], with just these arguments; of the options only the pod's name counts.
+    pub(crate) async fn start_with(cluster: &Cluster, options: Options, arguments: &[String]) -> Self {
         // A log of its own for each start: the addresses of an earlier one must not be found.
         let log = format!("sidecar-{}-{}", options.pod, std::time::UNIX_EPOCH.elapsed().unwrap_or_default().as_nanos());
         let mut command = Command::new(env!("CARGO_BIN_EXE_sidewatch"));
-        command.args(options.arguments(kubeconfig)).env("RUST_BACKTRACE", "1");
+        command.args(arguments).env("RUST_BACKTRACE", "1");
         let mut process = Process::start(&log, cluster.folder(), &mut command);
         let (mut grpc, mut http) = (String::new(), String::new());
         wait_for("the sidecar to listen", LISTEN_MAX, || {
