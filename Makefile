@@ -8,7 +8,7 @@ MAKEFLAGS += --no-builtin-rules
 
 CARGO ?= cargo
 # Debian's packages that the stages need besides the languages, by the program that tells whether they are there.
-PROGRAMS := git flock curl
+PROGRAMS := cc flock
 
 # The short form that `make test` runs; a long run: `make e2e E2E_OBJECTS=10000 E2E_CHANGES=20000`.
 SIM_RUNS ?= 500

@@ -133,10 +133,10 @@ const SESSION: &[&str] = &[
 /// `src`. What names Kubernetes, what names protobuf and what drives the machines do not import one another.
 const SHELL: &[Row] = &[
     ("", &[]),
-    ("main", &["cli", "config", "app", "telemetry", "playground"]),
-    ("cli", &[]),
-    ("config", &["cli"]),
-    ("config::raw", &["cli"]),
+    ("main", &["cli", "config::*", "app", "telemetry", "playground", "tail"]),
+    ("cli", &["config::*", "tail"]),
+    ("config", &[]),
+    ("config::raw", &[]),
     ("config::address", &[]),
     ("config::document", &[]),
     ("config::feeds", &[]),
@@ -174,7 +174,7 @@ const SHELL: &[Row] = &[
     ("playground::server", PLAYGROUND),
     ("playground::script", PLAYGROUND),
     ("playground::scenario", PLAYGROUND),
-    ("tail", &["cli", "config", "grpc::pb"]),
+    ("tail", &["config", "grpc::pb"]),
     (
         "app",
         &[

@@ -10,7 +10,7 @@ for language in cargo go python3; do
   command -v "$language" > /dev/null || { echo "$language is missing: install it first" >&2; exit 1; }
 done
 [ ${#missing[@]} = 0 ] && exit 0
-declare -A package=([flock]=util-linux)
+declare -A package=([flock]=util-linux [cc]="gcc libc6-dev")
 packages=()
 for program in "${missing[@]}"; do packages+=("${package[$program]:-$program}"); done
 if [ "$(id -u)" != 0 ] || ! command -v apt-get > /dev/null; then
@@ -19,4 +19,4 @@ if [ "$(id -u)" != 0 ] || ! command -v apt-get > /dev/null; then
 fi
 echo "installing ${packages[*]}" >&2
 apt-get update -qq >&2
-DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${packages[@]}" >&2
+DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends ${packages[*]} >&2
