@@ -44,7 +44,7 @@ unit: ## unit, property and golden tests: Rust alone
 	$(CARGO) test --locked -p sidewatch --lib --bins
 
 sim: ## the shipped machines against the model of the API server, SIM_RUNS seeds
-	$(CARGO) run --locked --release -p sidewatch-sim -- --runs $(SIM_RUNS)
+	$(CARGO) run --locked --profile checked -p sidewatch-sim -- --runs $(SIM_RUNS)
 
 doc: ## documentation, warnings are errors, and its examples
 	RUSTDOCFLAGS='-D warnings' $(CARGO) doc --locked --workspace --no-deps --document-private-items
@@ -58,9 +58,9 @@ playground-test: ## the playground starts, changes and streams
 
 it: ## the sidecar against a real API server, with grpcurl and a Python consumer
 	export KUBEBUILDER_ASSETS=$$(tests/apiserver/ensure.sh) GRPCURL=$$(tests/tools/grpcurl.sh) PYTHON=$$(tests/tools/python.sh); \
-	$(CARGO) test --locked --features it --test it
+	$(CARGO) test --locked --features it --test it 2>&1 | tests/tools/result.sh it
 
 e2e: ## no change lost, invented or disordered while leaders die and the consumer reconnects
 	export KUBEBUILDER_ASSETS=$$(tests/apiserver/ensure.sh); \
 	E2E_OBJECTS=$(E2E_OBJECTS) E2E_CHANGES=$(E2E_CHANGES) E2E_LEADER_KILLS=$(E2E_LEADER_KILLS) E2E_RECONNECTS=$(E2E_RECONNECTS) \
-	$(CARGO) test --locked --release --features it --test e2e
+	$(CARGO) test --locked --profile checked --features it --test e2e

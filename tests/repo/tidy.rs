@@ -185,6 +185,7 @@ const SHELL: &[Row] = &[
             "driver::*",
             "grpc::*",
             "http",
+            "playground::*",
             "shutdown",
             "supervisor",
             "telemetry::*",
@@ -195,7 +196,7 @@ const SHELL: &[Row] = &[
 const APISERVER: &[&str] = &["clock", "config", "supervisor", "telemetry::*"];
 const DRIVER: &[&str] = &["clock", "config", "delivery", "supervisor", "telemetry::*"];
 const GRPC: &[&str] = &["clock", "config", "delivery", "supervisor", "telemetry::*"];
-const PLAYGROUND: &[&str] = &["app", "cli", "clock", "config::*", "supervisor", "telemetry::*"];
+const PLAYGROUND: &[&str] = &["cli", "clock", "config::*", "supervisor", "telemetry::*"];
 
 /// A package of the workspace: where its sources are, its name in a path, its rows.
 const PACKAGES: &[(&str, &str, &[Row])] = &[("crates/core/src", "sidewatch_core", CORE), ("src", "sidewatch", SHELL)];
