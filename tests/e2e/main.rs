@@ -131,12 +131,14 @@ struct Replicas {
     apps: Vec<Consumer>,
     store: Shared,
     pods: u64,
+    kills: u64,
+    reconnects: u64,
 }
 
 impl Replicas {
     async fn start(cluster: &Cluster) -> Self {
         let store = Shared::default();
-        let mut replicas = Self { sidecars: Vec::new(), apps: Vec::new(), store, pods: 0 };
+        let mut replicas = Self { sidecars: Vec::new(), apps: Vec::new(), store, pods: 0, kills: 0, reconnects: 0 };
         for place in 0..REPLICAS {
             let sidecar = Sidecar::start(cluster, replicas.options()).await;
             replicas.apps.push(Consumer::start(&format!("app-{place}"), sidecar.grpc(), durable(), &replicas.store));
@@ -167,13 +169,21 @@ impl Replicas {
         self.apps[place].follow(sidecar.grpc());
         self.sidecars[place] = Some(sidecar);
         self.store.until("a leader after the kill", Duration::from_secs(60), |store| store.epoch > epoch).await;
+        self.kills += 1;
     }
 
-    /// The application of the leader drops its stream.
-    fn reconnect(&self) {
-        if let Some(place) = leader(&self.store.lock()) {
-            self.apps[place].reconnect();
-        }
+    /// The application of the leader drops its stream and comes back.
+    async fn reconnect(&mut self) {
+        self.store.until("a leader to leave", Duration::from_secs(60), |store| leader(store).is_some()).await;
+        let (place, sessions) = {
+            let store = self.store.lock();
+            (leader(&store).expect("just seen"), store.sessions)
+        };
+        self.apps[place].reconnect();
+        self.store
+            .until("the application to come back", Duration::from_secs(60), |store| store.sessions > sessions)
+            .await;
+        self.reconnects += 1;
     }
 }
 
@@ -205,7 +215,7 @@ async fn phase(replicas: &mut Replicas, cluster: &Cluster, admin: &Admin, size: 
             }
         })
         .await;
-        replicas.reconnect();
+        replicas.reconnect().await;
         if drop == reconnects / 2 && turn < size.leader_kills {
             replicas.kill_leader(cluster, turn).await;
         }
@@ -269,11 +279,17 @@ async fn run(size: &Size) -> bool {
     while !in_sync(&truths, &replicas.store.lock()) && Instant::now() < deadline {
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
-    report(size, &histories, &truths, &replicas.store.lock())
+    report(size, &histories, &truths, &replicas)
 }
 
 /// Prints what was found, and the result as the last line; whether it is what was promised.
-fn report(size: &Size, histories: &[History], truths: &[(String, BTreeMap<String, u128>)], store: &Store) -> bool {
+fn report(
+    size: &Size,
+    histories: &[History],
+    truths: &[(String, BTreeMap<String, u128>)],
+    replicas: &Replicas,
+) -> bool {
+    let store = &*replicas.store.lock();
     let mut verdict = Verdict::default();
     for history in histories {
         history.judge(store, &mut verdict);
@@ -302,14 +318,15 @@ fn report(size: &Size, histories: &[History], truths: &[(String, BTreeMap<String
         "result: e2e objects={} changes={} leader_kills={} reconnects={} lost={} invented={} disordered={} duplicates={}",
         size.objects,
         size.changes,
-        size.leader_kills,
-        size.reconnects,
+        replicas.kills,
+        replicas.reconnects,
         verdict.lost.len(),
         verdict.invented.len(),
         store.disorder.len(),
         store.duplicates
     );
-    verdict.lost.is_empty() && verdict.invented.is_empty() && store.disorder.is_empty()
+    let done = replicas.kills == size.leader_kills && replicas.reconnects == size.reconnects;
+    done && verdict.lost.is_empty() && verdict.invented.is_empty() && store.disorder.is_empty()
 }
 
 fn main() -> ExitCode {

@@ -98,6 +98,40 @@ async fn what_is_announced_is_not_lost() {
 }
 
 #[tokio::test]
+async fn a_gap_that_promises_all_deletes_is_held_to_it() {
+    let gap = |kind: pb::GapKind, from: u128, to: u128| pb::Gap {
+        feed: "f".to_owned(),
+        kind: kind.into(),
+        from_resource_version: from.to_string(),
+        to_resource_version: if to == 0 { String::new() } else { to.to_string() },
+        deletes_complete: kind == pb::GapKind::Coalesced,
+        ..Default::default()
+    };
+    // `b` was known before the gap, and its deletion is not sent.
+    let mut stream = Stream::start();
+    stream.events(&[(Added, "a", 2), (Modified, "a", 3), (Added, "b", 4)]);
+    stream.send(Kind::Gap(gap(pb::GapKind::Coalesced, 4, 8)));
+    assert_eq!(verdict(&stream), (1, 0, 0));
+    // It came and went within the gap: nobody was told of it.
+    let mut stream = Stream::start();
+    stream.events(&[(Added, "a", 2), (Modified, "a", 3)]);
+    stream.send(Kind::Gap(gap(pb::GapKind::Coalesced, 3, 8)));
+    assert_eq!(verdict(&stream), (0, 0, 0));
+    // A reset says it with a sweep.
+    let mut stream = Stream::start();
+    stream.events(&[(Added, "a", 2), (Modified, "a", 3), (Added, "b", 4)]);
+    stream.send(Kind::Gap(gap(pb::GapKind::Reset, 4, 0)));
+    assert_eq!(verdict(&stream), (1, 0, 0));
+    stream.send(Kind::SnapshotBegin(pb::SnapshotBegin { feed: "f".to_owned(), ..Default::default() }));
+    stream.send(Kind::SnapshotEnd(pb::SnapshotEnd {
+        feed: "f".to_owned(),
+        resource_version: "9".to_owned(),
+        sweep: true,
+    }));
+    assert_eq!(verdict(&stream).0, 0);
+}
+
+#[tokio::test]
 async fn an_invented_change_and_an_invented_deletion_are_found() {
     let mut stream = Stream::start();
     stream.events(&[

@@ -112,14 +112,12 @@ impl History {
             }
         }
         let first = store.snapshots.iter().find(|(of, _)| of == resource).map_or(0, |(_, at)| *at);
-        let announced = |at: u128| {
-            at <= first
-                || store.gaps.iter().any(|(of, gap)| {
-                    of == resource
-                        && version(&gap.from_resource_version) < at
-                        && at <= version(&gap.to_resource_version)
-                })
+        let gaps = |at: u128| {
+            store.gaps.iter().filter(move |(of, gap)| {
+                of == resource && version(&gap.from_resource_version) < at && at <= version(&gap.to_resource_version)
+            })
         };
+        let announced = |at: u128| at <= first || gaps(at).next().is_some();
         for (uid, known) in &record.states {
             for at in known {
                 let delivered = states.get(uid.as_str()).is_some_and(|states| states.contains(at));
@@ -130,7 +128,11 @@ impl History {
             }
         }
         for (uid, at) in &record.deaths {
-            if !deaths.contains(uid.as_str()) && !announced(*at) {
+            // A gap that promises all deletes excuses only those of objects that nobody was told of.
+            let born = record.states.get(uid).and_then(|known| known.first().copied()).unwrap_or(0);
+            let excused = *at <= first
+                || gaps(*at).any(|(_, gap)| !gap.deletes_complete || born > version(&gap.from_resource_version));
+            if !deaths.contains(uid.as_str()) && !excused {
                 verdict.lost.push(format!("{resource} {uid}: its deletion at {at}"));
             }
         }

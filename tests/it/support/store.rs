@@ -156,6 +156,13 @@ impl Store {
                     self.held.entry(end.feed.clone()).or_default().retain(|uid, _| seen.contains(uid));
                 }
                 session.delivered.insert(end.feed.clone(), version(&end.resource_version));
+                // A reset skips everything up to the snapshot that makes up for it.
+                let (resource, at) = (self.resource(&end.feed), version(&end.resource_version));
+                let resets =
+                    self.gaps.iter_mut().filter(|(of, gap)| *of == resource && gap.kind() == pb::GapKind::Reset);
+                for (_, gap) in resets.filter(|(_, gap)| version(&gap.to_resource_version) < at).take(1) {
+                    gap.to_resource_version.clone_from(&end.resource_version);
+                }
                 self.snapshots.push((self.resource(&end.feed), version(&end.resource_version)));
             }
             Some(Kind::Gap(gap)) => self.gaps.push((self.resource(&gap.feed), gap)),
