@@ -38,18 +38,19 @@ const CORE: &[Row] = &[
     ("feed::failing", FEED),
     ("feed::listing", FEED),
     ("feed::relist", FEED),
+    ("feed::resolving", FEED),
     ("feed::rewind", FEED),
     ("feed::watching", FEED),
-    ("journal", &["object", "resource_version", "limits", "invariant"]),
-    ("journal::holes", &["resource_version", "limits", "invariant"]),
-    ("journal::retention", &["object", "resource_version", "limits", "invariant"]),
+    ("journal", JOURNAL),
+    ("journal::holes", JOURNAL),
+    ("journal::retention", JOURNAL),
     ("selector", &["object", "limits"]),
-    ("filter", &["object", "selector", "limits"]),
+    ("filter", &["feed", "object", "selector", "limits"]),
     (
         "frame",
         &["feed", "object", "resource_version", "codec::cursor", "epoch", "leadership", "time", "limits", "invariant"],
     ),
-    ("subscription", &["codec::cursor", "codec::checkpoint", "resource_version", "limits", "invariant"]),
+    ("subscription", SUBSCRIPTION),
     ("session", SESSION),
     ("session::plan", SESSION),
     ("session::ack", SESSION),
@@ -69,31 +70,17 @@ const CORE: &[Row] = &[
             "subscription",
         ],
     ),
-    (
-        "replica",
-        &[
-            "status",
-            "object",
-            "resource_version",
-            "codec::*",
-            "epoch",
-            "leadership",
-            "time",
-            "limits",
-            "prng",
-            "invariant",
-            "feed::*",
-            "journal::*",
-            "filter",
-            "selector",
-            "frame",
-            "subscription",
-            "session::*",
-        ],
-    ),
+    ("replica", REPLICA),
+    ("replica::checkpointing", REPLICA),
+    ("replica::delivery", REPLICA),
+    ("replica::pressure", REPLICA),
+    ("replica::report", REPLICA),
+    ("replica::takeover", REPLICA),
     ("elector", ELECTOR),
     ("elector::identity", ELECTOR),
+    ("elector::messages", ELECTOR),
     ("elector::parameters", ELECTOR),
+    ("elector::state", ELECTOR),
     ("gate", &["time", "epoch"]),
 ];
 
@@ -112,6 +99,40 @@ const ELECTOR: &[&str] = &[
     "prng",
     "invariant",
 ];
+/// A journal keeps changes and knows nobody who reads them.
+const JOURNAL: &[&str] = &["feed", "object", "resource_version", "time", "limits", "invariant"];
+/// A subscription is positions: of frames it knows the names, of the journal what it covers.
+const SUBSCRIPTION: &[&str] = &[
+    "codec::cursor",
+    "codec::checkpoint",
+    "resource_version",
+    "journal",
+    "frame",
+    "feed",
+    "time",
+    "limits",
+    "invariant",
+];
+/// The composition of the data path; the election reaches it as announcements.
+const REPLICA: &[&str] = &[
+    "status",
+    "object",
+    "resource_version",
+    "codec::*",
+    "epoch",
+    "leadership",
+    "time",
+    "limits",
+    "prng",
+    "invariant",
+    "feed::*",
+    "journal::*",
+    "filter",
+    "selector",
+    "frame",
+    "subscription",
+    "session::*",
+];
 /// What a session sees: a read view of the journal, and no client.
 const SESSION: &[&str] = &[
     "object",
@@ -122,7 +143,7 @@ const SESSION: &[&str] = &[
     "time",
     "limits",
     "invariant",
-    "feed",
+    "feed::*",
     "journal::*",
     "filter",
     "selector",
@@ -156,8 +177,8 @@ const SHELL: &[Row] = &[
     ("apiserver::lease", APISERVER),
     ("driver", DRIVER),
     ("driver::elector", DRIVER),
-    ("driver::replica", DRIVER),
     ("driver::feed_watch", DRIVER),
+    ("driver::replica", DRIVER),
     ("grpc", GRPC),
     ("grpc::pb", &[]),
     ("grpc::open", GRPC),
@@ -171,6 +192,8 @@ const SHELL: &[Row] = &[
     ("grpc::status", GRPC),
     ("http", &["config", "telemetry::*", "supervisor"]),
     ("playground", PLAYGROUND),
+    ("playground::http", PLAYGROUND),
+    ("playground::life", PLAYGROUND),
     ("playground::server", PLAYGROUND),
     ("playground::script", PLAYGROUND),
     ("playground::scenario", PLAYGROUND),
@@ -194,7 +217,7 @@ const SHELL: &[Row] = &[
 ];
 
 const APISERVER: &[&str] = &["clock", "config", "supervisor", "telemetry::*"];
-const DRIVER: &[&str] = &["clock", "config", "delivery", "supervisor", "telemetry::*"];
+const DRIVER: &[&str] = &["apiserver::*", "clock", "config", "delivery", "supervisor", "telemetry::*"];
 const GRPC: &[&str] = &["clock", "config", "delivery", "supervisor", "telemetry::*"];
 const PLAYGROUND: &[&str] = &["cli", "clock", "config::*", "supervisor", "telemetry::*"];
 
@@ -215,7 +238,11 @@ const CONFINED: &[(&str, &[&str], &str)] = &[
     ("hyper", &["src/apiserver", "src/http", "src/playground", "src/grpc"], "HTTP stays at the edges"),
     ("hyper_util", &["src/apiserver", "src/http", "src/playground", "src/grpc"], "HTTP stays at the edges"),
     ("sidewatch_model", &["src/playground", "crates/sim"], "the model serves the playground and the simulation"),
-    ("rustix", &["src/clock", "src/shutdown", "src/grpc", "src/app", "src/driver"], "system calls stay at the edges"),
+    (
+        "rustix",
+        &["src/clock", "src/shutdown", "src/grpc", "src/http", "src/app", "src/driver"],
+        "system calls stay at the edges",
+    ),
     ("getrandom", &["src/app", "src/config", "src/driver", "src/main"], "chance is drawn once, at the start"),
     ("tokio", &["src"], "A1: only the shell has I/O and tasks"),
     ("tracing", &["src"], "A1: machines do not log; the driver logs what they tell it"),
@@ -239,8 +266,8 @@ const BANNED: &[(&str, &[&str], &str)] = &[
     ("Instant::now", &["src/clock.rs"], "A9: `clock` is the only reader of clocks"),
     ("SystemTime::now", &["src/clock.rs"], "A9: `clock` is the only reader of clocks"),
     ("clock_gettime", &["src/clock.rs"], "A9: `clock` is the only reader of clocks"),
-    ("env::var", &["src/config/raw.rs", "src/cli.rs"], "A9: one module reads the environment"),
-    ("env::vars", &["src/config/raw.rs", "src/cli.rs"], "A9: one module reads the environment"),
+    ("env::var", &["src/config.rs", "src/config/raw.rs"], "A9: one module reads the environment"),
+    ("env::vars", &["src/config.rs", "src/config/raw.rs"], "A9: one module reads the environment"),
     ("static mut", &[], "state has an owner"),
     ("unsafe {", &[], "forbidden in the workspace"),
 ];
