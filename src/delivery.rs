@@ -424,6 +424,7 @@ mod tests {
     use futures_util::task::noop_waker;
     use sidewatch_core::frame::{EndReason, FrameKind};
     use sidewatch_core::time::{BootInstant, WallTime};
+    use tokio::time::timeout;
 
     use super::*;
 
@@ -549,7 +550,7 @@ mod tests {
         let f = fixture();
         f.queue.push(frame(0, 1));
         drop(f.frames);
-        f.inbox.board.changed().await;
+        timeout(Duration::from_secs(10), f.inbox.board.changed()).await.expect("a note on the board");
         assert_eq!(f.inbox.board.take(), [(SessionId(1), Progress { frames: 0, closed: true })].into());
         assert!(f.queue.is_abandoned() && f.queue.is_empty());
         (1..=5).for_each(|mark| f.queue.push(frame(0, mark)));

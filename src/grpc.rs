@@ -54,10 +54,10 @@ const REQUEST_BYTES_MAX: usize = 256 << 10;
 /// What the server serves where.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// TCP address; none to have no TCP. It is for the configuration to keep it to the loopback.
-    pub tcp: Option<SocketAddr>,
-    /// Unix socket; none to have none.
-    pub unix: Option<UnixAddress>,
+    /// TCP addresses. It is for the configuration to keep them to the loopback.
+    pub tcp: Vec<SocketAddr>,
+    /// Unix sockets.
+    pub unix: Vec<UnixAddress>,
     /// Who serves.
     pub identity: Identity,
     /// How long [`Server::shutdown`] waits for calls to end.
@@ -69,7 +69,7 @@ pub type Task = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// The server while it serves. Dropping it shuts it down without waiting.
 pub struct Server {
-    tcp_address: Option<SocketAddr>,
+    tcp_addresses: Vec<SocketAddr>,
     shutdown: watch::Sender<bool>,
     /// One per listener; ends with its task.
     listeners: Vec<oneshot::Receiver<()>>,
@@ -88,15 +88,15 @@ impl Server {
         mut spawn: impl FnMut(&'static str, Task),
     ) -> Result<Self, ListenError> {
         let Options { tcp, unix, identity, shutdown_timeout } = options;
-        let tcp = match tcp {
-            Some(address) => Some(Tcp::bind(address).await?),
-            None => None,
-        };
-        let unix = unix.as_ref().map(Unix::bind).transpose()?;
+        let mut tcp_bound = Vec::new();
+        for address in tcp {
+            tcp_bound.push(Tcp::bind(address).await?);
+        }
+        let unix_bound = unix.iter().map(Unix::bind).collect::<Result<Vec<_>, _>>()?;
 
         let (shutdown, shutdown_seen) = watch::channel(false);
         let routes = routes(delivery, identity, HealthService::new(health, shutdown_seen.clone()), observer);
-        let tcp_address = tcp.as_ref().map(Tcp::address);
+        let tcp_addresses = tcp_bound.iter().map(Tcp::address).collect();
         let mut listeners = Vec::new();
         let mut serve = |name, serving: Task| {
             let (ended, end) = oneshot::channel();
@@ -110,20 +110,20 @@ impl Server {
                 }),
             );
         };
-        if let Some(tcp) = tcp {
+        for tcp in tcp_bound {
             let serving = serve_connections(tcp.incoming(), routes.clone(), shutdown_seen.clone(), shutdown_timeout);
             serve("grpc/tcp", Box::pin(serving));
         }
-        if let Some(unix) = unix {
-            let serving = serve_connections(unix.incoming(), routes, shutdown_seen, shutdown_timeout);
+        for unix in unix_bound {
+            let serving = serve_connections(unix.incoming(), routes.clone(), shutdown_seen.clone(), shutdown_timeout);
             serve("grpc/unix", Box::pin(serving));
         }
-        Ok(Self { tcp_address, shutdown, listeners })
+        Ok(Self { tcp_addresses, shutdown, listeners })
     }
 
-    /// The TCP address with its real port; none without TCP.
-    pub fn tcp_address(&self) -> Option<SocketAddr> {
-        self.tcp_address
+    /// The TCP addresses with their real ports, in the order of the options.
+    pub fn tcp_addresses(&self) -> &[SocketAddr] {
+        &self.tcp_addresses
     }
 
     /// Accepts nothing more and waits until the calls have ended, but not longer than the timeout. To be called when
@@ -139,7 +139,7 @@ impl Server {
 
 impl fmt::Debug for Server {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Server").field("tcp_address", &self.tcp_address).finish_non_exhaustive()
+        f.debug_struct("Server").field("tcp_addresses", &self.tcp_addresses).finish_non_exhaustive()
     }
 }
 

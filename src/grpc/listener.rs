@@ -297,6 +297,16 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_sidecar_that_is_about_to_listen_is_left_alone() {
+        let directory = Directory::new("lock");
+        let address = directory.address(0o660);
+        let held = lock(&address.path).unwrap();
+        assert!(matches!(Unix::bind(&address), Err(ListenError::Alive { .. })));
+        drop(held);
+        Unix::bind(&address).unwrap();
+    }
+
+    #[tokio::test]
     async fn a_live_socket_of_anything_else_is_left_alone() {
         let directory = Directory::new("other");
         let address = directory.address(0o660);

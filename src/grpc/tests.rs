@@ -78,8 +78,8 @@ impl Fixture {
             move |observation| observed.lock().unwrap().push(observation)
         });
         let options = Options {
-            tcp: Some(([127, 0, 0, 1], 0).into()),
-            unix: Some(UnixAddress { path: socket.clone(), mode: 0o600 }),
+            tcp: vec![([127, 0, 0, 1], 0).into()],
+            unix: vec![UnixAddress { path: socket.clone(), mode: 0o600 }],
             identity: identity(),
             shutdown_timeout: DEADLINE,
         };
@@ -93,7 +93,7 @@ impl Fixture {
 
     async fn channel(&self, transport: Transport) -> Channel {
         let target = match transport {
-            Transport::Tcp => format!("http://{}", self.server.tcp_address().unwrap()),
+            Transport::Tcp => format!("http://{}", self.server.tcp_addresses()[0]),
             Transport::Unix => format!("unix://{}", self.socket.display()),
         };
         within("connect", Endpoint::from_shared(target).unwrap().connect()).await.unwrap()
