@@ -3,10 +3,21 @@
 //! The modules stand in the order in which a newcomer should read them.
 
 pub mod app;
+
 pub mod cli;
 pub mod config;
+
+pub mod clock;
+pub mod supervisor;
+pub mod telemetry;
+
+pub mod apiserver;
+// pub mod driver;
+
+pub mod delivery;
 pub mod grpc;
 pub mod http;
-pub mod supervisor;
+
 pub mod tail;
-pub mod telemetry;
+
+pub mod playground;

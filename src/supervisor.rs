@@ -7,6 +7,7 @@ use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::future::Future;
 use std::panic::AssertUnwindSafe;
+use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Poll;
 use std::time::Duration;
@@ -155,20 +156,16 @@ impl Supervisor {
     /// Waits for all tasks of a group to end; those that still run after `patience` are aborted, and named. Ends seen
     /// on the way, of whatever group, come from [`Supervisor::next_end`] later.
     pub async fn join(&mut self, group: &str, patience: Duration) -> Vec<Arc<str>> {
-        let deadline = tokio::time::Instant::now() + patience;
         let mut impatient = Vec::new();
+        let mut patience = pin!(tokio::time::sleep(patience));
         loop {
             let running = self.spawner.shared.names_of(group);
             if running.is_empty() {
                 return impatient;
             }
-            let end = match impatient.is_empty() {
-                true => tokio::time::timeout_at(deadline, self.poll_end()).await,
-                false => Ok(self.poll_end().await),
-            };
-            match end {
-                Ok(end) => self.seen.extend(end),
-                Err(_) => {
+            tokio::select! {
+                end = self.poll_end() => self.seen.extend(end),
+                () = &mut patience, if impatient.is_empty() => {
                     self.abort(group);
                     impatient = running;
                 }

@@ -85,7 +85,7 @@ func up(args []string) error {
 		"--client-ca-file=" + p("ca.crt"),
 		"--token-auth-file=" + p("tokens.csv"),
 		"--authorization-mode=RBAC",
-		"--service-account-issuer=https://kubernetes.default.svc.cluster.local",
+		"--service-account-issuer=" + issuer,
 		"--service-account-signing-key-file=" + p("sa.key"),
 		"--service-account-key-file=" + p("sa.key"),
 		"--service-cluster-ip-range=10.96.0.0/16",

@@ -4,6 +4,7 @@
 
 pub mod checkpoint;
 pub mod cursor;
+mod json_scan;
 pub mod lease;
 pub mod lines;
 pub mod list_page;

@@ -34,6 +34,7 @@ pub mod session;
 pub mod subscription;
 
 pub mod replica;
+pub mod status;
 
 pub mod elector;
 pub mod gate;

@@ -45,6 +45,16 @@ pub const WATCH_SILENCE_MAX: Duration = Duration::from_secs(130);
 pub const STREAMING_LIST_SILENCE_MAX: Duration = Duration::from_secs(60);
 /// Deadline of a list page and of a discovery request.
 pub const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
+/// Deadline of the first byte of a watch, and of the server's acceptance of it.
+pub const WATCH_OPEN_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long after `timeoutSeconds` a watch that the server has not ended is ended from here.
+pub const WATCH_END_GRACE: Duration = Duration::from_secs(5);
+/// How much later than the shell a machine gives up a request by itself: the shell's answer should come first.
+pub const ANSWER_GRACE: Duration = Duration::from_secs(5);
+/// How long a feed must have been failing before it counts as disconnected (failure catalogue, row 7).
+pub const DISCONNECTED_AFTER: Duration = Duration::from_secs(10);
+/// The longest `Retry-After` that is followed: a larger one is more likely a fault than a wish.
+pub const RETRY_AFTER_MAX: Duration = Duration::from_secs(600);
 /// First, and longest, delay between two tries of one feed (client-go's reflector: 800 ms to 30 s).
 pub const BACKOFF: (Duration, Duration) = (Duration::from_millis(800), Duration::from_secs(30));
 /// Shortest time of health after which the delays start from the beginning.
@@ -62,6 +72,18 @@ pub const RENEW_DEADLINE_DEFAULT: Duration = Duration::from_secs(10);
 pub const RETRY_PERIOD_DEFAULT: Duration = Duration::from_secs(2);
 /// Deadline of one Lease request.
 pub const LEASE_REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
+/// Shortest deadline of a renewal when little is left of the leadership: a shorter one would only cancel writes that
+/// could still end a suspension.
+pub const LEASE_REQUEST_TIMEOUT_MIN: Duration = Duration::from_secs(1);
+/// How long an orderly release is tried: the kubelet leaves a sidecar two seconds when the application used up the grace period.
+pub const LEASE_RELEASE_TIMEOUT: Duration = Duration::from_secs(1);
+/// `leaseDurationSeconds` of a released Lease: the smallest that the API accepts.
+pub const LEASE_DURATION_RELEASED: Duration = Duration::from_secs(1);
+/// How long a candidate that never saw the Lease waits before it creates it: two seconds, so that the creation time,
+/// which counts seconds, and with it the epoch moves on.
+pub const LEASE_CREATE_DELAY: Duration = Duration::from_secs(2);
+/// How long candidates spread their writes after a release: short, since an empty holder means nobody leads.
+pub const LEASE_RELEASED_JITTER: Duration = Duration::from_millis(50);
 /// Least time between two Lease writes when a checkpoint waits.
 pub const CHECKPOINT_INTERVAL_MIN: Duration = Duration::from_millis(250);
 /// Annotations of one object may hold 256 KiB together (apimachinery `TotalAnnotationSizeLimitB`); ours keep to this.

@@ -8,6 +8,9 @@ use std::cmp::Ordering;
 use std::fmt;
 use std::sync::Arc;
 
+/// Decimal digits of 128 bits.
+const DECIMAL_DIGITS_MAX: usize = 39;
+
 /// A version as the API server wrote it.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum ResourceVersion {
@@ -44,6 +47,14 @@ impl ResourceVersion {
     /// Whether this version is known to be `other` or to come after it.
     pub fn reaches(&self, other: &Self) -> bool {
         matches!(self.order(other), Some(Ordering::Greater | Ordering::Equal))
+    }
+
+    /// An upper bound of the length of the text, in bytes.
+    pub fn text_bytes_max(&self) -> usize {
+        match self {
+            Self::Ordered(_) => DECIMAL_DIGITS_MAX,
+            Self::Opaque(text) => text.len(),
+        }
     }
 
     /// Whether the version can be ordered.

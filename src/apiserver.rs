@@ -1,0 +1,3 @@
+//! The API server: requests out, inputs in. The only folder that names kube and k8s-openapi.
+
+pub mod client;

@@ -1,0 +1,2 @@
+//! Owns the machines: receives inputs, calls `step`, passes effects to channels.
+
