@@ -10,8 +10,8 @@ const HEAD: &str = "\
 <!-- Made from src/config/keys.rs by `UPDATE_EXPECT=1 cargo test document`; edit the table there. -->
 
 Every key can be given in three ways: in a YAML file (`--config FILE`), in an environment variable, and as a flag. A
-flag wins over a variable, a variable over the file; an empty variable counts as unset. Lists in variables and flags
-are joined by commas, and a flag of a list may be repeated. `feeds` exists only in the file.
+flag wins over a variable, a variable over the file; an empty variable or list counts as unset. Lists in variables and
+flags are joined by commas, and a flag of a list may be repeated. `feeds` exists only in the file.
 
 ```
 sidewatch run --watch pods --watch widgets.example.com --namespace shop --lease shop-events

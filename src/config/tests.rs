@@ -209,7 +209,9 @@ fn broken_files_are_refused_with_their_line() {
 fn bad_values_are_refused() {
     let seventeen = (0..17).map(|number| format!("s{number}")).collect::<Vec<_>>().join(",");
     let long = "a".repeat(64);
+    let namespaces = (0..257).map(|number| format!("n{number}")).collect::<Vec<_>>().join(",");
     for (arguments, said) in [
+        (&*format!("--watch pods --namespace {namespaces}"), "makes more than 256 feeds"),
         ("--watch Pods", "--watch: watch = Pods: resources are written in lower case: pods"),
         ("--watch pods/log", "as kubectl takes it"),
         ("--watch pods,pods", "watched twice"),

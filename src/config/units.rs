@@ -33,7 +33,7 @@ pub fn duration(text: &str) -> Result<Duration, &'static str> {
     if text.is_empty() { Err(RULE) } else { Ok(Duration::from_millis(milliseconds)) }
 }
 
-/// Writes a duration in the form that [`duration`] reads, to the millisecond.
+/// Writes a duration in the form that [`duration()`] reads, to the millisecond.
 pub fn duration_text(duration: Duration) -> String {
     let mut rest = u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
     let mut text = String::new();
@@ -61,7 +61,7 @@ pub fn bytes(text: &str) -> Result<u64, &'static str> {
     number.checked_mul(unit).ok_or(RULE)
 }
 
-/// Writes an amount in the form that [`bytes`] reads.
+/// Writes an amount in the form that [`bytes()`] reads.
 pub fn bytes_text(bytes: u64) -> String {
     match BYTE_UNITS.iter().find(|(_, unit)| bytes >= *unit && bytes.is_multiple_of(*unit)) {
         Some((name, unit)) => format!("{}{name}", bytes / unit),
