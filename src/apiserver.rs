@@ -1,3 +1,7 @@
-//! The API server: requests out, inputs in. The only folder that names kube and k8s-openapi.
+//! The Kubernetes API server: requests in, decoded answers out. The only folder that names its client's types.
 
 pub mod client;
+pub mod discovery;
+pub mod lease;
+pub mod list;
+pub mod watch;

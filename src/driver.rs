@@ -1,2 +1,5 @@
-//! Owns the machines: receives inputs, calls `step`, passes effects to channels.
+//! What owns the machines and does what they want.
 
+pub mod elector;
+pub mod feed_watch;
+pub mod replica;

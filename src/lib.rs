@@ -12,11 +12,12 @@ pub mod supervisor;
 pub mod telemetry;
 
 pub mod apiserver;
-// pub mod driver;
+pub mod driver;
 
 pub mod delivery;
 pub mod grpc;
 pub mod http;
+pub mod readiness;
 
 pub mod tail;
 

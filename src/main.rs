@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use clap::Parser as _;
 use sidewatch::cli::{Cli, Command, RunArgs};
 use sidewatch::config::Config;
-use sidewatch::{app, tail};
+use sidewatch::{app, playground, tail};
 
 /// Status when the configuration or the command line is invalid, as clap has it.
 const INVALID: u8 = 2;
@@ -13,7 +13,7 @@ const INVALID: u8 = 2;
 fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Run(arguments) => run(&arguments),
-        Command::Playground(arguments) => app::playground(&arguments),
+        Command::Playground(arguments) => playground::command::run(&arguments),
         Command::Tail(arguments) => tail::run(&arguments),
     };
     result.unwrap_or_else(|error| {

@@ -4,6 +4,7 @@
 //! and for faults that a real one does not show on demand. What it is not: an API server for
 //! anybody else. It asks for no credentials, and it belongs on loopback.
 
+pub mod command;
 pub mod http;
 pub mod life;
 

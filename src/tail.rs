@@ -117,6 +117,24 @@ pub enum Output {
     Json,
 }
 
+impl Default for TailArgs {
+    /// An ephemeral subscription to every feed, at the usual address.
+    fn default() -> Self {
+        Self {
+            address: Address::Tcp(([127, 0, 0, 1], 50151).into()),
+            subscription: String::new(),
+            feeds: Vec::new(),
+            namespaces: Vec::new(),
+            label_selector: String::new(),
+            from: None,
+            ack: false,
+            once: false,
+            ignore_leadership: false,
+            output: Output::Auto,
+        }
+    }
+}
+
 fn label_selector(text: &str) -> Result<String, String> {
     LabelSelector::parse(text).map(|_| text.to_owned()).map_err(|error| error.to_string())
 }
@@ -126,12 +144,6 @@ fn label_selector(text: &str) -> Result<String, String> {
 /// # Errors
 /// When the server refuses for good: unknown names, a bad cursor, a subscription taken over.
 pub fn run(arguments: &TailArgs) -> anyhow::Result<ExitCode> {
-    let style = match arguments.output {
-        Output::Auto if std::io::stdout().is_terminal() => Style::Color,
-        Output::Auto | Output::Json => Style::Json,
-        Output::Color => Style::Color,
-        Output::Plain => Style::Plain,
-    };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("starting the runtime")?;
     let result = runtime.block_on(async {
         let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
@@ -141,20 +153,34 @@ pub fn run(arguments: &TailArgs) -> anyhow::Result<ExitCode> {
                 _ = terminate.recv() => {}
             }
         };
-        let mut seed = [0; 8];
-        getrandom::fill(&mut seed).context("drawing the seed of the back-off")?;
-        let tail = Tail {
-            arguments,
-            renderer: Renderer::new(style),
-            resume: None,
-            backoff: BACKOFF.0,
-            prng: Prng::new(u64::from_le_bytes(seed)),
-        };
-        tail.follow(tokio::io::stdout(), tokio::io::stderr(), stop).await
+        follow_until(arguments, stop).await
     });
     // A write to a pipe that nobody reads may still block its thread.
     runtime.shutdown_background();
     result.map(|()| ExitCode::SUCCESS)
+}
+
+/// Follows on the present runtime, to standard output, until `stop` is complete; otherwise as [`run`].
+///
+/// # Errors
+/// As [`run`].
+pub async fn follow_until(arguments: &TailArgs, stop: impl Future<Output = ()>) -> anyhow::Result<()> {
+    let style = match arguments.output {
+        Output::Auto if std::io::stdout().is_terminal() => Style::Color,
+        Output::Auto | Output::Json => Style::Json,
+        Output::Color => Style::Color,
+        Output::Plain => Style::Plain,
+    };
+    let mut seed = [0; 8];
+    getrandom::fill(&mut seed).context("drawing the seed of the back-off")?;
+    let tail = Tail {
+        arguments,
+        renderer: Renderer::new(style),
+        resume: None,
+        backoff: BACKOFF.0,
+        prng: Prng::new(u64::from_le_bytes(seed)),
+    };
+    tail.follow(tokio::io::stdout(), tokio::io::stderr(), stop).await
 }
 
 /// One run of `tail` over any number of sessions.

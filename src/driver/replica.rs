@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sidewatch_core::feed;
-use sidewatch_core::frame::SessionId;
+use sidewatch_core::frame::{GapKind, GapReason, SessionId};
 use sidewatch_core::leadership::{Announcement, PendingCheckpoint, Role};
 use sidewatch_core::replica::{AckId, Effect, FeedIndex, Input, Note, Now, Replica};
 use sidewatch_core::session::{AckError, AckOutcome};
@@ -18,8 +18,10 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tracing::{info, warn};
 
 use crate::clock::Clock;
-use crate::delivery::{Command, FrameQueue, Inbox, NotLeading};
+use crate::delivery::{COMMANDS_QUEUED_MAX, Command, FrameQueue, Inbox, NotLeading};
+use crate::driver::elector::{ANNOUNCEMENTS_QUEUED_MAX, ElectorHandle};
 use crate::driver::feed_watch::{FeedAnswer, FeedRequests};
+use crate::telemetry::metrics::{EPHEMERAL, Metrics, QueueMetrics};
 
 /// Answers of all feeds that wait for the driver. Each is one request's answer or one read of a watch.
 pub const ANSWERS_QUEUED_MAX: usize = 256;
@@ -55,8 +57,8 @@ pub struct Connections {
     pub requests: Vec<FeedRequests>,
     /// To the elector: the newest checkpoint.
     pub checkpoints: watch::Sender<Option<PendingCheckpoint>>,
-    /// To the elector.
-    pub elector: ElectorHandle,
+    /// To the elector; none with election off.
+    pub elector: Option<ElectorHandle>,
     /// To probes and metrics.
     pub status: watch::Sender<Option<Arc<Status>>>,
 }
@@ -75,6 +77,7 @@ pub struct ReplicaDriver {
     role: Role,
     step_down: Option<StepDown>,
     status_at: BootInstant,
+    depths: [QueueMetrics; 3],
 }
 
 #[derive(Debug)]
@@ -93,7 +96,13 @@ impl ReplicaDriver {
         drain_timeout: Duration,
         connections: Connections,
     ) -> Self {
+        let depths = [
+            metrics.queue("answers", ANSWERS_QUEUED_MAX),
+            metrics.queue("commands", COMMANDS_QUEUED_MAX),
+            metrics.queue("announcements", ANNOUNCEMENTS_QUEUED_MAX),
+        ];
         Self {
+            depths,
             replica,
             clock,
             metrics,
@@ -217,7 +226,9 @@ impl ReplicaDriver {
             Command::StepDown { cooldown, drain_timeout, answer } => match self.role {
                 Role::Leading { epoch, .. } | Role::Suspended { epoch } => {
                     self.step_down = Some(StepDown { epoch, drain_timeout, answer });
-                    self.connections.elector.step_down(cooldown);
+                    if let Some(elector) = &self.connections.elector {
+                        elector.step_down(cooldown, drain_timeout);
+                    }
                 }
                 _ => {
                     let lease = self.replica.status(self.now()).lease;
@@ -253,8 +264,9 @@ impl ReplicaDriver {
                     queue.push(*frame);
                 }
             }
+            // The queue stays until the board says that the stream is gone: what is queued is still to be pulled.
             Effect::End { session, error } => {
-                if let Some(queue) = self.queues.remove(&session) {
+                if let Some(queue) = self.queues.get(&session) {
                     queue.end(error);
                 }
             }
@@ -264,9 +276,14 @@ impl ReplicaDriver {
                 }
             }
             Effect::Checkpoint(checkpoint) => {
+                self.metrics.checkpoint.bytes.set(i64::try_from(checkpoint.text.len()).unwrap_or(i64::MAX));
                 self.connections.checkpoints.send_replace(Some(checkpoint));
             }
-            Effect::Drained => self.connections.elector.drained(),
+            Effect::Drained => {
+                if let Some(elector) = &self.connections.elector {
+                    elector.drained();
+                }
+            }
             Effect::Noted(note) => self.note(note),
         }
     }
@@ -275,14 +292,18 @@ impl ReplicaDriver {
         let name = &self.replica.feed(feed).spec().name;
         match effect {
             feed::Effect::Moved { from, to, why } => info!(feed = %name, ?from, ?to, why, "feed"),
-            feed::Effect::Noted(note) => self.metrics.feed_noted(name, note),
+            feed::Effect::Noted(note) => self.metrics.feed(name).note(note),
             request => self.connections.requests[feed.0].perform(&request),
         }
     }
 
     fn note(&self, note: Note) {
         match &note {
-            Note::Gap { feed, kind, reason } => warn!(feed = %feed, ?kind, ?reason, "gap"),
+            Note::Gap { feed, subscription, kind, reason } => {
+                let subscription = subscription.as_deref().unwrap_or(EPHEMERAL);
+                warn!(feed = %feed, subscription, ?kind, ?reason, "gap");
+                self.metrics.subscription(subscription).gap(kind_word(*kind), reason_word(*reason));
+            }
             Note::Coalesced { feed, entries } => warn!(feed = %feed, entries, "journal over its limit: updates merged"),
             Note::CheckpointUnreadable { why } => warn!(why, "checkpoint cannot be used: subscriptions are reset"),
             Note::CheckpointUnwritable { why } => warn!(why, "checkpoint cannot be written"),
@@ -290,16 +311,51 @@ impl ReplicaDriver {
             Note::Session { session, subscription, what } => {
                 info!(session, subscription = subscription.as_deref().unwrap_or_default(), ?what, "session");
             }
-            Note::Delivered { .. } => {}
+            Note::Delivered { feed, subscription, events, coalesced, synthesized_deletes } => {
+                let of_subscription = self.metrics.subscription(subscription.as_deref().unwrap_or(EPHEMERAL));
+                of_subscription.events.inc_by(*events);
+                of_subscription.coalesced_events.inc_by(*coalesced);
+                self.metrics.feed(feed).synthesized_deletes.inc_by(*synthesized_deletes);
+            }
+            Note::Acked { subscription } => drop(self.metrics.subscription(subscription).acks.inc()),
         }
-        self.metrics.noted(&note);
     }
 
     fn publish_status(&mut self) {
         let now = self.now();
         if now.boot.since(self.status_at) >= STATUS_INTERVAL || self.connections.status.borrow().is_none() {
             self.status_at = now.boot;
+            let waiting = [
+                self.connections.answers.len(),
+                self.connections.inbox.commands.len(),
+                self.connections.announcements.len(),
+            ];
+            for (queue, waiting) in self.depths.iter().zip(waiting) {
+                queue.depth.set(i64::try_from(waiting).unwrap_or(i64::MAX));
+            }
             self.connections.status.send_replace(Some(Arc::new(self.replica.status(now))));
         }
+    }
+}
+
+fn kind_word(kind: GapKind) -> &'static str {
+    match kind {
+        GapKind::Coalesced => "coalesced",
+        GapKind::Reset => "reset",
+        GapKind::HandledElsewhere => "handled_elsewhere",
+        GapKind::LiveStart => "live_start",
+    }
+}
+
+fn reason_word(reason: GapReason) -> &'static str {
+    match reason {
+        GapReason::WatchExpired => "watch_expired",
+        GapReason::JournalOverflow => "journal_overflow",
+        GapReason::ColdStart => "cold_start",
+        GapReason::FeedChanged => "feed_changed",
+        GapReason::ClusterRewound => "cluster_rewound",
+        GapReason::UnorderedVersions => "unordered_versions",
+        GapReason::CursorUnknown => "cursor_unknown",
+        GapReason::Failover => "failover",
     }
 }

@@ -38,9 +38,10 @@ impl Events {
         let open = open::open(request)?;
         let permit =
             Arc::clone(&self.sessions).try_acquire_owned().map_err(|_| status::too_many_sessions(SESSIONS_MAX))?;
+        let subscription = open.subscription.clone();
         let renderer = Renderer::new(self.identity.clone(), open.encoding, open.frame_bytes_max);
         let frames = self.delivery.open(open).await.map_err(|_| status::shutting_down())?;
-        Ok(SessionStream { frames, renderer, observer: self.observer.clone(), _permit: permit })
+        Ok(SessionStream { frames, renderer, observer: self.observer.clone(), subscription, _permit: permit })
     }
 
     async fn record(&self, request: pb::AckRequest) -> Result<pb::AckResponse, Status> {
@@ -89,6 +90,7 @@ pub struct SessionStream {
     frames: Frames,
     renderer: Renderer,
     observer: Observer,
+    subscription: Option<Arc<str>>,
     /// Frees the session's place.
     _permit: OwnedSemaphorePermit,
 }
@@ -100,7 +102,7 @@ impl Stream for SessionStream {
         let (item, observation) = match ready!(self.frames.poll_next(cx)) {
             Some(Ok(pulled)) => {
                 let message = self.renderer.message(pulled);
-                let observation = Observation::FrameSent { bytes: message.encoded_len() };
+                let observation = Observation::FrameSent { subscription: self.subscription.clone(), bytes: message.encoded_len() };
                 (Some(Ok(message)), observation)
             }
             Some(Err(error)) => {

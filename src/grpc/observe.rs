@@ -6,10 +6,12 @@ use std::sync::Arc;
 use tonic::{Code, Status};
 
 /// Something that happened and can be counted.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Observation {
     /// A frame was handed to HTTP/2.
     FrameSent {
+        /// Durable subscription of the session, none if ephemeral.
+        subscription: Option<Arc<str>>,
         /// Size of its message.
         bytes: usize,
     },

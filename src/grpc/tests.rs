@@ -201,7 +201,7 @@ async fn a_client_gets_frames_in_order_and_its_pulls_are_reported() {
         drop(stream);
         drop(client);
         let observed = f.observed.lock().unwrap().clone();
-        assert!(matches!(observed[0], Observation::FrameSent { bytes } if bytes > 0));
+        assert!(matches!(observed[0], Observation::FrameSent { bytes, .. } if bytes > 0));
         assert_eq!(observed[2], Observation::CallEnded { method: "Subscribe", code: Code::Ok });
         f.end().await;
     }
@@ -459,6 +459,7 @@ fn replica_status() -> ReplicaStatus {
         journal_floor: None,
         journal_bytes: 10,
         journal_entries: 1,
+        changes: 9,
         relists: 1,
         synthesized_deletes: 2,
         gaps: 0,

@@ -38,6 +38,7 @@ pub const TABLE: &[Row] = &[
     row("sidewatch_build_info", &["version"], "Version of this sidecar; always 1"),
     row("sidewatch_start_time_seconds", &[], "When this process started, in seconds since 1970"),
     row("sidewatch_tasks", &[], "Tasks that run"),
+    row("sidewatch_calls", &["method", "code"], "Calls of the gRPC services that ended, by code"),
     row("sidewatch_queue_depth", &["queue"], "Entries that wait in a queue"),
     row("sidewatch_queue_limit", &["queue"], "Entries that a queue can hold"),
     row("sidewatch_leadership_state", &["state"], "1 for the role of this replica, 0 for the others"),
@@ -115,6 +116,7 @@ pub struct Metrics {
     pub checkpoint: CheckpointMetrics,
     /// The journal.
     pub journal: JournalMetrics,
+    calls: Of<Counter, 2>,
     queue_depth: Of<Gauge, 1>,
     queue_limit: Of<Gauge, 1>,
     feed: FeedFamilies,
@@ -328,11 +330,13 @@ impl Metrics {
         let mut registrar = Registrar::default();
         let started = started.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
         let (tasks, queue_depth, queue_limit) = (Gauge::default(), Of::default(), Of::default());
+        let calls: Of<Counter, 2> = Of::default();
         let build: Of<Gauge, 1> = Of::default();
         build.get_or_create(&[("version", env!("CARGO_PKG_VERSION").to_owned())]).set(1);
         registrar.add("sidewatch_build_info", build);
         registrar.add("sidewatch_start_time_seconds", ConstGauge::new(started));
         registrar.add("sidewatch_tasks", tasks.clone());
+        registrar.add("sidewatch_calls", calls.clone());
         registrar.add("sidewatch_queue_depth", queue_depth.clone());
         registrar.add("sidewatch_queue_limit", queue_limit.clone());
         let leadership = LeadershipMetrics::register(&mut registrar);
@@ -348,7 +352,7 @@ impl Metrics {
         let session = SessionFamilies::register(&mut registrar);
         assert_eq!(registrar.used, TABLE.len(), "every row of the table of metrics is registered");
         let registry = registrar.registry;
-        Self { registry, tasks, leadership, checkpoint, journal, queue_depth, queue_limit, feed, session }
+        Self { registry, tasks, leadership, checkpoint, journal, calls, queue_depth, queue_limit, feed, session }
     }
 
     /// The handles of one feed, all visible at zero from here on.
@@ -392,6 +396,11 @@ impl Metrics {
             name: name.to_owned(),
             gaps: families.gaps.clone(),
         }
+    }
+
+    /// A call of a gRPC service ended with a code.
+    pub fn call_ended(&self, method: &'static str, code: &str) {
+        self.calls.get_or_create(&[("method", method.to_owned()), ("code", code.to_owned())]).inc();
     }
 
     /// The handles of one queue; its limit is set here once.

@@ -29,7 +29,6 @@ use crate::frame::{
 };
 use crate::journal::Journal;
 use crate::leadership::{Announcement, LeaseView, PendingCheckpoint, Role};
-use crate::limits::UNACKED_EVENTS_MAX_DEFAULT;
 use crate::replica::checkpointing::Checkpointing;
 use crate::resource_version::ResourceVersion;
 use crate::session::{AckError, AckOutcome, AckRequest, FeedView, GapPolicy, Open, Session, SessionError, Start, View};
@@ -47,6 +46,8 @@ pub struct Options {
     pub seed: u64,
     /// Limit of all journals together, in bytes.
     pub journal_bytes_max: usize,
+    /// Limit of unacked events of a durable subscription that asks for none.
+    pub unacked_events_max: u32,
     /// Feeds, in the order of the configuration.
     pub feeds: Vec<FeedOptions>,
     /// Names of the durable subscriptions.
@@ -193,6 +194,8 @@ pub enum Note {
     Gap {
         /// Which feed.
         feed: Arc<str>,
+        /// Durable subscription, none if ephemeral.
+        subscription: Option<Arc<str>>,
         /// What it means.
         kind: crate::frame::GapKind,
         /// How it came about.
@@ -202,10 +205,19 @@ pub enum Note {
     Delivered {
         /// Which feed.
         feed: Arc<str>,
+        /// Durable subscription, none if ephemeral.
+        subscription: Option<Arc<str>>,
         /// How many.
         events: u64,
+        /// How many of them stood for several changes.
+        coalesced: u64,
         /// How many of them are deletes derived by comparison.
         synthesized_deletes: u64,
+    },
+    /// An ack moved the position of a subscription.
+    Acked {
+        /// Which.
+        subscription: Arc<str>,
     },
     /// Superseded entries were merged to stay within the journal's limit.
     Coalesced {
@@ -413,6 +425,8 @@ impl Replica {
                 self.feeds[index].journal.relist(from, to, changes, now.wall);
             }
             feed::Effect::Rewound { at } => {
+                // It may be the first that is heard of the feed: the cluster is behind the stored position.
+                slot.synced = true;
                 slot.journal.reset(at.clone());
                 slot.horizon = Some(at);
                 self.void_positions(index, GapReason::ClusterRewound);
@@ -443,7 +457,7 @@ impl Replica {
 
     fn open(&mut self, now: Now, id: SessionId, mut open: Open, effects: &mut Vec<Effect>) {
         if open.subscription.is_some() {
-            open.unacked_events_max.get_or_insert(UNACKED_EVENTS_MAX_DEFAULT);
+            open.unacked_events_max.get_or_insert(self.options.unacked_events_max);
         }
         let feeds = match self.admit(&open) {
             Ok(feeds) => feeds,

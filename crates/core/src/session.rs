@@ -299,6 +299,8 @@ pub enum Progress {
         feed: usize,
         /// How many.
         events: u64,
+        /// How many of them stood for several changes.
+        coalesced: u64,
         /// How many of them are deletes derived by comparison.
         synthesized_deletes: u64,
     },
@@ -619,10 +621,10 @@ impl Session {
             let moved = place.position.clone();
             marker = place.advance(&self.open, feed, &mut batch, progress);
             self.cursor_moved |= place.position != moved;
-            let (events, synthesized_deletes) = batch.count_from(before);
+            let (events, coalesced, synthesized_deletes) = batch.count_from(before);
             place.group_events += events as u32;
             if events > 0 {
-                progress.push(Progress::Delivered { feed: place.feed, events, synthesized_deletes });
+                progress.push(Progress::Delivered { feed: place.feed, events, coalesced, synthesized_deletes });
             }
             if !place.group_open && place.group_events > 0 {
                 acked_by_it += u64::from(std::mem::take(&mut place.group_events));

@@ -52,6 +52,8 @@ pub struct FeedStatus {
     pub journal_bytes: usize,
     /// Entries of the journal.
     pub journal_entries: usize,
+    /// Entries ever taken into the journal.
+    pub changes: u64,
     /// Full relists since start.
     pub relists: u64,
     /// Deletes derived by comparison since start.

@@ -43,6 +43,7 @@ impl Replica {
         let mut overtaken = false;
         let mut touched = Vec::new();
         let number = self.subscription_of(id);
+        let name = self.sessions.get(&id).and_then(|session| session.subscription().cloned());
         for progress in progress {
             match progress {
                 Progress::Frame(frame) => effects.push(Effect::Send { session: id, frame }),
@@ -78,12 +79,14 @@ impl Replica {
                 Progress::Gapped { feed, kind, reason } => {
                     self.feeds[feed].counts.gaps += 1;
                     let feed = self.feeds[feed].label.name.clone();
-                    effects.push(Effect::Noted(Note::Gap { feed, kind, reason }));
+                    effects.push(Effect::Noted(Note::Gap { feed, subscription: name.clone(), kind, reason }));
                 }
-                Progress::Delivered { feed, events, synthesized_deletes } => {
+                Progress::Delivered { feed, events, coalesced, synthesized_deletes } => {
                     self.feeds[feed].counts.synthesized_deletes += synthesized_deletes;
                     let feed = self.feeds[feed].label.name.clone();
-                    effects.push(Effect::Noted(Note::Delivered { feed, events, synthesized_deletes }));
+                    let subscription = name.clone();
+                    let note = Note::Delivered { feed, subscription, events, coalesced, synthesized_deletes };
+                    effects.push(Effect::Noted(note));
                 }
                 Progress::Overtaken { feed } => {
                     overtaken = true;
@@ -143,7 +146,7 @@ impl Replica {
 
     pub(super) fn ack(&mut self, id: AckId, ack: AckRequest, effects: &mut Vec<Effect>) {
         let wait_durable = ack.wait_durable;
-        match self.take_ack(&ack) {
+        match self.take_ack(&ack, effects) {
             Ok(Some(number)) => {
                 let waits = wait_durable && self.role != Role::Disabled && self.checkpointing.wait(id, number);
                 if !waits {
@@ -160,7 +163,7 @@ impl Replica {
     }
 
     /// Returns the number of the durable subscription that was acked, none for an ephemeral session.
-    fn take_ack(&mut self, ack: &AckRequest) -> Result<Option<usize>, AckError> {
+    fn take_ack(&mut self, ack: &AckRequest, effects: &mut Vec<Effect>) -> Result<Option<usize>, AckError> {
         let cursor = Cursor::decode(&ack.cursor)?;
         let Some(name) = &ack.subscription else {
             return self.take_ephemeral_ack(ack.session.as_deref().ok_or(AckError::Unnamed)?, &cursor).map(|()| None);
@@ -183,6 +186,7 @@ impl Replica {
         let moved = subscription.ack(&cursor.positions, &self.fingerprints).map_err(|_| AckError::Ahead)?;
         if moved {
             self.checkpointing.positions_moved();
+            effects.push(Effect::Noted(Note::Acked { subscription: subscription.name.clone() }));
         }
         let places = &subscription.places;
         if let Some(session) = subscription.session.and_then(|id| self.sessions.get_mut(&id)) {

@@ -32,6 +32,7 @@ impl Replica {
             journal_floor: slot.journal.floor().cloned(),
             journal_bytes: slot.journal.bytes(),
             journal_entries: slot.journal.len(),
+            changes: slot.journal.end(),
             relists: slot.counts.relists,
             synthesized_deletes: slot.counts.synthesized_deletes,
             gaps: slot.counts.gaps,

@@ -548,6 +548,7 @@ fn replica(feeds: usize, journal_bytes_max: usize, incarnation: u32) -> Replica 
         incarnation,
         seed: 7,
         journal_bytes_max,
+        unacked_events_max: limits::UNACKED_EVENTS_MAX_DEFAULT,
         feeds: (0..feeds).map(feed).collect(),
         subscriptions: vec!["app".into()],
     })

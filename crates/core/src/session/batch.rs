@@ -36,11 +36,13 @@ impl Batch {
         self.events.len()
     }
 
-    /// Counts the events from index `from` on, and those of them that are deletes derived by comparison.
-    pub fn count_from(&self, from: usize) -> (u64, u64) {
+    /// Counts the events from index `from` on, those of them that stand for several changes, and those that are deletes
+    /// derived by comparison.
+    pub fn count_from(&self, from: usize) -> (u64, u64, u64) {
         let is_derived_delete = |event: &&Event| event.synthesized && matches!(event.kind, ChangeKind::Deleted { .. });
         let added = &self.events[from..];
-        (added.len() as u64, added.iter().filter(is_derived_delete).count() as u64)
+        let coalesced = added.iter().filter(|event| event.coalesced).count() as u64;
+        (added.len() as u64, coalesced, added.iter().filter(is_derived_delete).count() as u64)
     }
 
     /// Whether a bound is reached: no more events, or an event did not fit any more.
