@@ -1,2 +1,3 @@
 //! Owns the machines: receives inputs, calls `step`, passes effects to channels.
 
+pub mod feed_watch;

@@ -12,7 +12,7 @@ pub mod supervisor;
 pub mod telemetry;
 
 pub mod apiserver;
-// pub mod driver;
+pub mod driver;
 
 pub mod delivery;
 pub mod grpc;
