@@ -517,7 +517,7 @@ impl ApiServer {
             }
         };
         if bookmarks {
-            watch = watch.with_bookmarks(self.now);
+            watch = watch.with_bookmarks(self.now, window.newest());
         }
         self.watches_started += 1;
         let id = WatchId(self.watches_started);
