@@ -84,3 +84,13 @@ fn a_large_population_is_listed_in_pages() {
     }
     assert_eq!(seen, 20_000);
 }
+
+#[test]
+fn a_limit_binds_to_the_exact_version_and_version_zero_ignores_it() {
+    let mut world = World::new();
+    let old = world.create("a");
+    world.create("b");
+    assert_eq!(names(&world.get(&format!("{MAPS}?limit=9&resourceVersion={old}")).1), ["a"]);
+    assert_eq!(names(&world.get(&format!("{MAPS}?resourceVersion={old}")).1), ["a", "b"]);
+    assert_eq!(names(&world.get(&format!("{MAPS}?limit=1&resourceVersion=0")).1), ["a", "b"]);
+}

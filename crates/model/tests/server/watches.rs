@@ -62,7 +62,7 @@ fn a_deleted_definition_takes_its_objects_and_watches_along() {
     assert_eq!(world.send(Method::Delete, path, json!({})).0, 200);
     assert_eq!(world.poll(id), (vec![], true));
     assert_eq!(world.get("/apis/example.com/v1/widgets").0, 404);
-    assert_eq!(world.get("/apis").1.to_string().contains("example.com"), false);
+    assert!(!world.get("/apis").1.to_string().contains("example.com"));
 }
 
 #[test]
@@ -126,4 +126,18 @@ fn the_same_seed_gives_the_same_bytes() {
     };
     assert_eq!(run(1), run(1));
     assert_ne!(run(1)["metadata"]["uid"], run(2)["metadata"]["uid"]);
+}
+
+#[test]
+fn a_streaming_list_of_the_future_fails_and_a_plain_watch_waits() {
+    let mut world = World::new();
+    let future = world.server.revision() + 2;
+    let streaming = "sendInitialEvents=true&resourceVersionMatch=NotOlderThan";
+    let id = world.watch(&format!("{MAPS}?watch=1&{streaming}&resourceVersion={future}"));
+    assert_eq!(world.poll(id), (vec!["ERROR 504".to_owned()], true));
+    let id = world.watch(&format!("{MAPS}?watch=1&resourceVersion={future}"));
+    ["a", "b", "c"].into_iter().for_each(|name| {
+        world.create(name);
+    });
+    assert_eq!(world.poll(id), (vec![format!("ADDED c@{}", future + 1)], false));
 }

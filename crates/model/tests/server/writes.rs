@@ -103,3 +103,11 @@ fn a_deleted_and_recreated_object_has_another_uid() {
     let replaced = json!({"metadata": {"name": "a", "uid": first}});
     assert_eq!(world.send(Method::Put, &format!("{MAPS}/a"), replaced).0, 409);
 }
+
+#[test]
+fn a_write_that_changes_nothing_makes_no_revision() {
+    let mut world = World::new();
+    let revision = world.create("a");
+    assert_eq!((world.change("a", 0), world.server.revision()), (revision, revision));
+    assert_eq!(world.change("a", 1), revision + 1);
+}
