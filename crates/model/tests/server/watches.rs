@@ -141,3 +141,11 @@ fn a_streaming_list_of_the_future_fails_and_a_plain_watch_waits() {
     });
     assert_eq!(world.poll(id), (vec![format!("ADDED c@{}", future + 1)], false));
 }
+
+#[test]
+fn a_streaming_list_without_bookmarks_has_no_end_mark() {
+    let mut world = World::new();
+    let revision = world.create("a");
+    let id = world.watch(&format!("{MAPS}?watch=1&sendInitialEvents=true&resourceVersionMatch=NotOlderThan"));
+    assert_eq!(world.poll(id), (vec![format!("ADDED a@{revision}")], false));
+}
