@@ -2,6 +2,7 @@
 
 #[path = "../it/conformance.rs"]
 mod conformance;
+mod faults;
 
 use conformance::ServerUnderTest;
 use sidewatch::playground::{Options, Playground};

@@ -3,12 +3,20 @@
 //! It exists so that lists, watches and leases can be tested without a cluster: the simulator drives
 //! it in virtual time, the playground serves it over HTTP, the fault tests let it misbehave by rule.
 //! It reads no clock, opens no socket and draws no number that was not seeded; time is the first
-//! argument of every call. `tests/conformance` holds it and a real kube-apiserver to the same list.
+//! argument of every call. `tests/it/conformance.rs` of the root package holds it and a real kube-apiserver to the same list.
 //!
 //! ```text
 //! Request ─▶ request (path, query) ─▶ write ─▶ history ─▶ window ─▶ watch ─▶ lines
 //!                                   └▶ list, discovery ─▶ Response
 //! ```
+//!
+//! Known differences from kube-apiserver 1.37, all on purpose:
+//! * a version of the future is refused at once, where the server first waits 3 s for it;
+//! * a compaction is known at once, where the server's cache answers on for some seconds;
+//! * bookmarks carry the newest revision of all types, as with frequent etcd progress notices;
+//! * a namespace and what is in it go in one call, where controllers need seconds;
+//! * a slow watch is cut off when the window passes it, which is later than the server's buffer;
+//! * some texts (messages of 406, 410 pages, name validation) are shorter; codes and reasons agree.
 //!
 //! What it is not: it has no admission, no schemas, no access control, one storage version per
 //! custom resource, and no controllers besides what the deletion of a namespace needs.

@@ -13,7 +13,7 @@ impl Prng {
     }
 
     /// Returns the next 64 bits.
-    pub fn next(&mut self) -> u64 {
+    pub fn draw(&mut self) -> u64 {
         self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.state;
         mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -23,13 +23,13 @@ impl Prng {
 
     /// Returns a number below `bound`; 0 when `bound` is 0.
     pub fn below(&mut self, bound: u64) -> u64 {
-        if bound == 0 { 0 } else { self.next() % bound }
+        if bound == 0 { 0 } else { self.draw() % bound }
     }
 
     /// Returns a version 4 UUID in its usual text form.
     pub fn uid(&mut self) -> String {
-        let high = (self.next() & !0xf000) | 0x4000;
-        let low = (self.next() & !(0b11 << 62)) | (0b10 << 62);
+        let high = (self.draw() & !0xf000) | 0x4000;
+        let low = (self.draw() & !(0b11 << 62)) | (0b10 << 62);
         format!(
             "{:08x}-{:04x}-{:04x}-{:04x}-{:012x}",
             high >> 32,

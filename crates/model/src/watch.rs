@@ -76,6 +76,8 @@ pub struct Watch {
     /// Revision of the bookmark that ends the initial events, until it is sent.
     initial_end: Option<u64>,
     bookmarks: Bookmarks,
+    /// A bookmark is sent only if it says more than the events did that were there at the start.
+    bookmarks_above: u64,
     deadline: Duration,
     failure: Option<Failure>,
 }
@@ -90,6 +92,7 @@ impl Watch {
             initial: VecDeque::new(),
             initial_end: None,
             bookmarks: Bookmarks::Off,
+            bookmarks_above: after,
             deadline,
             failure: None,
         }
@@ -112,8 +115,9 @@ impl Watch {
         self
     }
 
-    /// Turns periodic bookmarks on.
-    pub fn with_bookmarks(mut self, now: Duration) -> Watch {
+    /// Turns periodic bookmarks on; `known` is the newest revision of the type at the start.
+    pub fn with_bookmarks(mut self, now: Duration, known: u64) -> Watch {
+        self.bookmarks_above = self.after.max(known);
         self.bookmarks = Bookmarks::NextAt(self.bookmark_after(now));
         self
     }
@@ -178,7 +182,7 @@ impl Watch {
             && at <= now
         {
             self.bookmarks = Bookmarks::NextAt(self.bookmark_after(now));
-            if revision > self.after {
+            if revision > self.bookmarks_above {
                 output.lines.push(bookmark_line(resource, self.view.form, revision, false));
             }
         }

@@ -93,6 +93,11 @@ impl Window {
         Ok(self.removed + self.events.partition_point(|event| event.revision <= revision) as u64)
     }
 
+    /// Returns the newest revision of the type that the ring knows.
+    pub fn newest(&self) -> u64 {
+        self.events.back().map_or(self.begun_at, |event| event.revision)
+    }
+
     /// Returns the sequence number that the next event will have.
     pub fn end(&self) -> u64 {
         self.removed + self.events.len() as u64
