@@ -147,7 +147,10 @@ impl Sidecar {
         );
 
         let gate = Arc::new(Gate::default());
-        let check = { let gate = Arc::clone(&gate); move |epoch| gate.check(epoch, clock.boot()) };
+        let check = {
+            let gate = Arc::clone(&gate);
+            move |epoch| gate.check(epoch, clock.boot())
+        };
         let (delivery, inbox) = Delivery::new(Arc::new(check), Arc::new(move || clock.now()));
         let (announce, announcements) = mpsc::channel(ANNOUNCEMENTS_QUEUED_MAX);
         let (checkpoints, checkpoint_slot) = watch::channel(None);
@@ -191,8 +194,7 @@ impl Sidecar {
             status,
         };
         let replica = Replica::new(replica_options(config, &feeds, &identity, &mut chance));
-        let driver =
-            ReplicaDriver::new(replica, clock, Arc::clone(&metrics), config.drain_timeout, connections);
+        let driver = ReplicaDriver::new(replica, clock, Arc::clone(&metrics), config.drain_timeout, connections);
         let (driver_ending, driver_ended) = oneshot::channel();
         // With election off nothing else holds the sender, and a closed channel would look like an end.
         let announce_kept = announce;
@@ -216,7 +218,8 @@ impl Sidecar {
             cluster_uid,
         };
         let server = serve(config, delivery, health, server_identity, &metrics, &spawner).await?;
-        let listener = http::bind(config.http_listen).await.with_context(|| format!("http.listen = {}", config.http_listen))?;
+        let listener =
+            http::bind(config.http_listen).await.with_context(|| format!("http.listen = {}", config.http_listen))?;
         let http_address = listener.local_addr()?;
         info!(listener = "http", address = %http_address, "listening");
         let (http_stop, stopped) = oneshot::channel::<()>();

@@ -200,11 +200,8 @@ impl ElectorDriver {
         while !self.ended {
             let now = self.clock.boot();
             let sleep = self.elector.deadline().map_or(SLEEP_MAX, |deadline| deadline.since(now).min(SLEEP_MAX));
-            let room = if self.backlog.is_empty() {
-                Either::Left(pending())
-            } else {
-                Either::Right(announcements.reserve())
-            };
+            let room =
+                if self.backlog.is_empty() { Either::Left(pending()) } else { Either::Right(announcements.reserve()) };
             // Every arm is cancel-safe: receivers, a reservation that is given back, a timer.
             let input = tokio::select! {
                 room = room => {

@@ -102,7 +102,8 @@ impl Stream for SessionStream {
         let (item, observation) = match ready!(self.frames.poll_next(cx)) {
             Some(Ok(pulled)) => {
                 let message = self.renderer.message(pulled);
-                let observation = Observation::FrameSent { subscription: self.subscription.clone(), bytes: message.encoded_len() };
+                let observation =
+                    Observation::FrameSent { subscription: self.subscription.clone(), bytes: message.encoded_len() };
                 (Some(Ok(message)), observation)
             }
             Some(Err(error)) => {

@@ -9,6 +9,7 @@ use serde_json::json;
 use crate::app;
 use crate::app::{Sidecar, Stop};
 use crate::cli::PlaygroundArgs;
+use crate::clock::Clock;
 use crate::config::Config;
 use crate::config::address::Address;
 use crate::config::raw::Flags;
@@ -28,11 +29,11 @@ pub fn run(arguments: &PlaygroundArgs) -> anyhow::Result<ExitCode> {
     let runtime = app::runtime()?;
     let result = runtime.block_on(async {
         let mut stop = Stop::listen()?;
-        let playground = Playground::start(Options {
-            listen: arguments.server_listen,
-            life: Some(life::Options::default()),
-            ..Options::default()
-        });
+        let mut stop_showing = Stop::listen()?;
+        let mut options =
+            Options { listen: arguments.server_listen, life: Some(life::Options::default()), ..Options::default() };
+        options.server.wall_micros = Clock.wall().as_micros();
+        let playground = Playground::start(options);
         let playground = playground.await.context("another address can be given with --server-listen 127.0.0.1:0")?;
         offer_lease(&playground)?;
         let config = config(arguments, &playground.base_url())?;
@@ -43,15 +44,10 @@ pub fn run(arguments: &PlaygroundArgs) -> anyhow::Result<ExitCode> {
         let grpc = *sidecar.grpc_addresses().first().context("no address for gRPC")?;
         eprint!("{}", banner(&playground.base_url(), &grpc.to_string(), &sidecar.http_address().to_string()));
         let shown = TailArgs { address: Address::Tcp(grpc), ..TailArgs::default() };
-        // The events go on until the sidecar has ended; whoever closes the pipe has seen enough.
-        let (ending, ended) = tokio::sync::oneshot::channel::<()>();
-        let show = tail::follow_until(&shown, async { drop(ended.await) });
-        let serve = async {
-            let result = sidecar.run(&mut stop).await;
-            drop(ending);
-            result
-        };
-        let (served, _shown) = tokio::join!(serve, show);
+        // Whoever closes the pipe has seen enough; the sidecar goes on.
+        let show = tail::follow_until(&shown, async { drop(stop_showing.asked().await) });
+        let (served, shown) = tokio::join!(sidecar.run(&mut stop), show);
+        shown?;
         playground.stop().await;
         served
     });
@@ -63,9 +59,9 @@ pub fn run(arguments: &PlaygroundArgs) -> anyhow::Result<ExitCode> {
 fn offer_lease(playground: &Playground) -> anyhow::Result<()> {
     let (name, namespace) = LEASE;
     let lease = json!({"metadata": {"name": name}, "spec": {"holderIdentity": ""}});
-    let made = playground.handle().change(|server, moment| {
-        server.create(moment.now, moment.wall_micros, "leases", namespace, lease).map(|_| ())
-    });
+    let made = playground
+        .handle()
+        .change(|server, moment| server.create(moment.now, moment.wall_micros, "leases", namespace, lease).map(|_| ()));
     made.map_err(|failure| anyhow::anyhow!("the Lease of the playground: {}", failure.message))
 }
 
