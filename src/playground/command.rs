@@ -45,7 +45,9 @@ pub fn run(arguments: &PlaygroundArgs) -> anyhow::Result<ExitCode> {
         eprint!("{}", banner(&playground.base_url(), &grpc.to_string(), &sidecar.http_address().to_string()));
         let shown = TailArgs { address: Address::Tcp(grpc), ..TailArgs::default() };
         // Whoever closes the pipe has seen enough; the sidecar goes on.
-        let show = tail::follow_until(&shown, async { drop(stop_showing.asked().await) });
+        let show = tail::follow_until(&shown, async {
+            let _signal = stop_showing.asked().await;
+        });
         let (served, shown) = tokio::join!(sidecar.run(&mut stop), show);
         shown?;
         playground.stop().await;
