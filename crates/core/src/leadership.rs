@@ -75,6 +75,8 @@ pub enum Announcement {
 /// A checkpoint on its way to the Lease: only the newest matters.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PendingCheckpoint {
+    /// The leadership it was made under; a Lease write of another epoch leaves it out (I6).
+    pub epoch: Epoch,
     /// Grows with each text.
     pub generation: u64,
     /// The annotation's text.

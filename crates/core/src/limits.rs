@@ -62,6 +62,18 @@ pub const RENEW_DEADLINE_DEFAULT: Duration = Duration::from_secs(10);
 pub const RETRY_PERIOD_DEFAULT: Duration = Duration::from_secs(2);
 /// Deadline of one Lease request.
 pub const LEASE_REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
+/// Shortest deadline of a renewal when little is left of the leadership: a shorter one would only cancel writes that
+/// could still end a suspension.
+pub const LEASE_REQUEST_TIMEOUT_MIN: Duration = Duration::from_secs(1);
+/// How long an orderly release is tried: the kubelet leaves a sidecar two seconds when the application used up the grace period.
+pub const LEASE_RELEASE_TIMEOUT: Duration = Duration::from_secs(1);
+/// `leaseDurationSeconds` of a released Lease: the smallest that the API accepts.
+pub const LEASE_DURATION_RELEASED: Duration = Duration::from_secs(1);
+/// How long a candidate that never saw the Lease waits before it creates it: two seconds, so that the creation time,
+/// which counts seconds, and with it the epoch moves on.
+pub const LEASE_CREATE_DELAY: Duration = Duration::from_secs(2);
+/// How long candidates spread their writes after a release: short, since an empty holder means nobody leads.
+pub const LEASE_RELEASED_JITTER: Duration = Duration::from_millis(50);
 /// Least time between two Lease writes when a checkpoint waits.
 pub const CHECKPOINT_INTERVAL_MIN: Duration = Duration::from_millis(250);
 /// Annotations of one object may hold 256 KiB together (apimachinery `TotalAnnotationSizeLimitB`); ours keep to this.
