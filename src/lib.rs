@@ -1,1 +1,7 @@
 //! The sidecar: I/O shell around `sidewatch-core`.
+
+pub mod clock;
+
+pub mod apiserver;
+
+pub mod driver;
