@@ -406,9 +406,11 @@ impl Session {
         self.markers.push_back(Frame { epoch: Epoch::NONE, cursor: None, kind });
     }
 
-    /// Queues the news of a role; the epoch is in the news, not on the frame, so that it may leave when the gate is shut.
+    /// Queues the news of a role. That this replica leads is told as a frame of the epoch, which raises the consumer's
+    /// highest epoch before any event does; all other news may leave when the gate is shut.
     pub fn tell_role(&mut self, news: LeadershipNews) {
-        self.mark(FrameKind::Leadership(news));
+        let epoch = self.epoch(&news.role);
+        self.markers.push_back(Frame { epoch, cursor: None, kind: FrameKind::Leadership(news) });
     }
 
     /// Queues a gap before what follows in its feed.
@@ -482,11 +484,12 @@ impl Session {
     }
 
     /// Takes back frames that the stream had not pulled when the gate closed, in order. Those of `epoch` may still leave
-    /// in it; heartbeats are stale by then.
+    /// in it; heartbeats and news are stale by then.
     pub fn withdraw(&mut self, frames: Vec<Frame>, epoch: Epoch) {
         self.pulled(frames.len());
         for frame in frames.into_iter().rev() {
-            if frame.epoch == epoch && !matches!(frame.kind, FrameKind::Heartbeat(_)) {
+            let stale = matches!(frame.kind, FrameKind::Heartbeat(_) | FrameKind::Leadership(_));
+            if frame.epoch == epoch && !stale {
                 self.gated.push_front(frame);
             }
         }

@@ -164,7 +164,7 @@ struct Position {
     session: String,
 }
 
-/// Acks the newest cursor as soon as the ack before it is answered; every eighth waits until it is stored in the
+/// Acks the newest cursor as soon as the ack before it is answered; the first and every eighth after it wait until they are stored in the
 /// cluster, from where on nothing up to it may come again.
 async fn acknowledge(channel: Channel, subscription: String, mut latest: watch::Receiver<Position>, store: Shared) {
     let mut client = EventServiceClient::new(channel);
@@ -172,7 +172,7 @@ async fn acknowledge(channel: Channel, subscription: String, mut latest: watch::
     while latest.changed().await.is_ok() {
         let position = latest.borrow_and_update().clone();
         count += 1;
-        let wait_durable = count.is_multiple_of(8);
+        let wait_durable = count % 8 == 1;
         let request = pb::AckRequest {
             subscription: subscription.clone(),
             cursor: position.cursor,

@@ -257,6 +257,14 @@ impl Store {
         self.resources.get(feed).cloned().unwrap_or_else(|| feed.to_owned())
     }
 
+    /// The gaps but for the one that a durable subscription begins with on a new Lease: there nothing is lost, because
+    /// nothing was delivered.
+    pub(crate) fn later_gaps(&self) -> impl Iterator<Item = &pb::Gap> {
+        let first = |gap: &pb::Gap| gap.reason() == pb::GapReason::ColdStart && gap.from_resource_version.is_empty();
+        let began = self.gaps.first().is_some_and(|(_, gap)| first(gap));
+        self.gaps.iter().skip(usize::from(began)).map(|(_, gap)| gap)
+    }
+
     /// In a few words, for messages.
     pub(crate) fn summary(&self) -> String {
         let held: Vec<String> = self.held.iter().map(|(feed, held)| format!("{} of {feed}", held.len())).collect();
