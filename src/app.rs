@@ -7,13 +7,14 @@
 //! ```
 
 use std::net::SocketAddr;
+use std::pin::Pin;
 use std::process::ExitCode;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime};
 
 use anyhow::Context;
 use sidewatch_core::codec::status::FailureKind;
-use sidewatch_core::elector::{Identity, Parameters};
+use sidewatch_core::elector::{Elector, Identity, Parameters};
 use sidewatch_core::gate::Gate;
 use sidewatch_core::leadership::{Announcement, LeaseView, Role};
 use sidewatch_core::prng::Prng;
@@ -22,11 +23,13 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tracing::{error, info, warn};
 
 use crate::apiserver::client::{Access, Client, JSON};
+use crate::apiserver::lease::LeaseApi;
 use crate::clock::Clock;
 use crate::config::address::Address;
 use crate::config::{Cluster, Config, Election, Feed};
 use crate::delivery::Delivery;
-use crate::driver::elector::{ANNOUNCEMENTS_QUEUED_MAX, Election as Candidacy, ElectorThread};
+use crate::driver::elector;
+use crate::driver::elector::{ANNOUNCEMENTS_MAX, COMMANDS_MAX, ControlError, LeaseService, Ports};
 use crate::driver::feed_watch::FeedRequests;
 use crate::driver::replica::{ANSWERS_QUEUED_MAX, Connections, Control, ReplicaDriver};
 use crate::grpc::frames::Identity as ServerIdentity;
@@ -108,11 +111,23 @@ impl Stop {
     }
 }
 
+/// The control thread, as the composition root holds it.
+struct ControlThread {
+    commands: mpsc::Sender<elector::Command>,
+    ended: Pin<Box<dyn Future<Output = Result<(), ControlError>> + Send>>,
+}
+
+impl std::fmt::Debug for ControlThread {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ControlThread").finish_non_exhaustive()
+    }
+}
+
 /// A running sidecar.
 #[derive(Debug)]
 pub struct Sidecar {
     supervisor: Supervisor,
-    elector: Option<ElectorThread>,
+    elector: Option<ControlThread>,
     gate: Arc<Gate>,
     control: mpsc::Sender<Control>,
     driver_ended: oneshot::Receiver<()>,
@@ -152,7 +167,7 @@ impl Sidecar {
             move |epoch| gate.check(epoch, clock.boot())
         };
         let (delivery, inbox) = Delivery::new(Arc::new(check), Arc::new(move || clock.now()));
-        let (announce, announcements) = mpsc::channel(ANNOUNCEMENTS_QUEUED_MAX);
+        let (announce, announcements) = mpsc::channel(ANNOUNCEMENTS_MAX);
         let (checkpoints, checkpoint_slot) = watch::channel(None);
         let (status, status_seen) = watch::channel(None);
         let (control, controlled) = mpsc::channel(4);
@@ -166,16 +181,22 @@ impl Sidecar {
             }
             Election::On(lease) => {
                 let parameters = Parameters::new(lease.duration, lease.renew_deadline, lease.retry_period)?;
-                let candidacy = Candidacy {
-                    parameters,
-                    identity: identity.clone(),
-                    namespace: lease.namespace.as_deref().unwrap_or(&own_namespace).to_owned(),
-                    name: lease.name.to_string(),
-                    seed: chance.next_u64(),
+                let namespace = lease.namespace.as_deref().unwrap_or(&own_namespace).to_owned();
+                let name = lease.name.to_string();
+                let elector = Elector::new(parameters, identity.clone(), &namespace, &name, chance.next_u64());
+                let (commands, commanded) = mpsc::channel(COMMANDS_MAX);
+                let ports = Ports {
+                    commands: commanded,
+                    checkpoints: checkpoint_slot.clone(),
+                    announcements: announce.clone(),
                 };
-                let slot = checkpoint_slot.clone();
-                let (gate, metrics) = (Arc::clone(&gate), Arc::clone(&metrics));
-                Some(ElectorThread::start(candidacy, kube.clone(), gate, metrics, slot, announce.clone())?)
+                // Lease calls share no connection with the data.
+                let config = kube.clone();
+                let connect = move || -> anyhow::Result<Box<dyn LeaseService>> {
+                    Ok(Box::new(LeaseApi::new(Client::new(config)?, &namespace, &name)))
+                };
+                let thread = elector::spawn(elector, Arc::clone(&gate), ports, Arc::clone(&metrics), connect)?;
+                Some(ControlThread { commands, ended: Box::pin(thread.ended()) })
             }
         };
 
@@ -190,7 +211,7 @@ impl Sidecar {
             answers: answered,
             requests: feeds.iter().enumerate().map(request).collect(),
             checkpoints,
-            elector: elector.as_ref().map(|elector| elector.handle.clone()),
+            elector: elector.as_ref().map(|elector| elector.commands.clone()),
             status,
         };
         let replica = Replica::new(replica_options(config, &feeds, &identity, &mut chance));
@@ -256,7 +277,7 @@ impl Sidecar {
         let fault = loop {
             let elector_ended = async {
                 match &mut self.elector {
-                    Some(elector) => (&mut elector.ended).await.unwrap_or_else(|_| Err("it is gone".to_owned())),
+                    Some(elector) => (&mut elector.ended).await,
                     None => std::future::pending().await,
                 }
             };
@@ -292,7 +313,8 @@ impl Sidecar {
     async fn end(mut self, in_order: bool) {
         if let Some(mut elector) = self.elector.take() {
             let drain = if in_order { self.drain_timeout } else { Duration::ZERO };
-            elector.handle.shutdown(drain);
+            // When it takes no command it has ended, or is stuck: the wait below tells.
+            let _ = elector.commands.try_send(elector::Command::Shutdown { drain });
             if tokio::time::timeout(drain + RELEASE_PATIENCE, &mut elector.ended).await.is_err() {
                 warn!("the Lease could not be released in time; it expires by itself");
             }

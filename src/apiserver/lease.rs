@@ -10,10 +10,12 @@ use sidewatch_core::codec::lease::{LeaseEvent, LeaseRecord};
 use sidewatch_core::codec::lines::Lines;
 use sidewatch_core::codec::status;
 use sidewatch_core::codec::status::{Failure, FailureKind};
-use sidewatch_core::limits::WATCH_TIMEOUT;
+use sidewatch_core::limits::{WATCH_END_GRACE, WATCH_TIMEOUT};
 use sidewatch_core::resource_version::ResourceVersion;
 
-use crate::apiserver::client::{Call, Client, JSON};
+use tokio::time::Instant;
+
+use crate::apiserver::client::{Call, Client, JSON, transport};
 
 /// A Lease with its annotations: 256 KiB of those, and room for what others have written.
 const LEASE_BYTES_MAX: usize = 2 << 20;
@@ -29,15 +31,6 @@ pub struct LeaseApi {
     name: String,
 }
 
-/// What a watch of the Lease shows next.
-#[derive(Debug)]
-pub enum Shown {
-    /// It changed.
-    Event(Box<LeaseEvent>),
-    /// The stream ended.
-    Closed,
-}
-
 impl LeaseApi {
     /// The Lease `namespace`/`name`, reached through `client`.
     pub fn new(client: Client, namespace: &str, name: &str) -> Self {
@@ -46,12 +39,16 @@ impl LeaseApi {
         Self { client, collection, object, name: name.to_owned() }
     }
 
-    /// Reads it, most recent state.
+    /// Reads it, most recent state; none when there is no such Lease.
     ///
     /// # Errors
-    /// [`Failure`]; `NotFound` when there is none.
-    pub async fn get(&self, timeout: Duration) -> Result<LeaseRecord, Failure> {
-        decode(&self.client.get(&self.object, JSON, timeout, LEASE_BYTES_MAX).await?)
+    /// Any other [`Failure`], `timeout` included.
+    pub async fn get(&self, timeout: Duration) -> Result<Option<LeaseRecord>, Failure> {
+        match self.client.get(&self.object, JSON, timeout, LEASE_BYTES_MAX).await {
+            Ok(body) => decode(&body).map(Some),
+            Err(failure) if failure.kind == FailureKind::NotFound => Ok(None),
+            Err(failure) => Err(failure),
+        }
     }
 
     /// Writes it; the record's uid and version are the precondition.
@@ -92,7 +89,8 @@ impl LeaseApi {
             "?watch=true&fieldSelector=metadata.name%3D{name}&allowWatchBookmarks=true&timeoutSeconds={timeout}{after}"
         );
         let body = self.client.open(&format!("{}{query}", self.collection), JSON, OPEN_TIMEOUT).await?;
-        Ok(LeaseWatch { chunks: Box::pin(body.into_data_stream()), lines: Lines::new(LEASE_BYTES_MAX) })
+        let give_up = Instant::now() + WATCH_TIMEOUT.0 + WATCH_END_GRACE;
+        Ok(LeaseWatch { chunks: Box::pin(body.into_data_stream()), lines: Lines::new(LEASE_BYTES_MAX), give_up })
     }
 }
 
@@ -100,26 +98,29 @@ impl LeaseApi {
 pub struct LeaseWatch {
     chunks: std::pin::Pin<Box<dyn futures_util::Stream<Item = Result<Bytes, kube::Error>> + Send>>,
     lines: Lines,
+    give_up: Instant,
 }
 
 impl LeaseWatch {
-    /// Waits for what comes next. Cancel-safe: a chunk that was read stays.
+    /// The next event; none when the watch has ended. Cancel-safe: a chunk that was read stays.
     ///
     /// # Errors
-    /// [`Failure`] when the stream broke or a line was not understood; the watch is over then.
-    pub async fn next(&mut self) -> Result<Shown, Failure> {
+    /// [`Failure`] when the stream broke, went on for longer than was asked for, or a line was not understood; the watch
+    /// is over then.
+    pub async fn next(&mut self) -> Result<Option<LeaseEvent>, Failure> {
         loop {
             let line = self.lines.next_line().map_err(|error| undecodable(&error))?;
             if let Some(line) = line {
                 return match LeaseEvent::decode(&line).map_err(|error| undecodable(&error))? {
                     LeaseEvent::Error(body) => Err(status::in_stream(&body)),
-                    event => Ok(Shown::Event(Box::new(event))),
+                    event => Ok(Some(event)),
                 };
             }
-            match self.chunks.next().await {
-                Some(Ok(chunk)) => self.lines.push(chunk),
-                Some(Err(error)) => return Err(crate::apiserver::client::transport(&error)),
-                None => return Ok(Shown::Closed),
+            match tokio::time::timeout_at(self.give_up, self.chunks.next()).await {
+                Ok(Some(Ok(chunk))) => self.lines.push(chunk),
+                Ok(Some(Err(error))) => return Err(transport(&error)),
+                Ok(None) => return Ok(None),
+                Err(_) => return Err(Failure::new(FailureKind::Timeout, "the server did not end the watch")),
             }
         }
     }

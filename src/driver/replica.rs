@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use sidewatch_core::epoch::Epoch;
 use sidewatch_core::feed;
 use sidewatch_core::frame::{GapKind, GapReason, SessionId};
 use sidewatch_core::leadership::{Announcement, PendingCheckpoint, Role};
@@ -19,7 +20,7 @@ use tracing::{info, warn};
 
 use crate::clock::Clock;
 use crate::delivery::{COMMANDS_QUEUED_MAX, Command, FrameQueue, Inbox, NotLeading};
-use crate::driver::elector::{ANNOUNCEMENTS_QUEUED_MAX, ElectorHandle};
+use crate::driver::elector::{ANNOUNCEMENTS_MAX, Command as ElectorCommand};
 use crate::driver::feed_watch::{FeedAnswer, FeedRequests};
 use crate::telemetry::metrics::{EPHEMERAL, Metrics, QueueMetrics};
 
@@ -58,7 +59,7 @@ pub struct Connections {
     /// To the elector: the newest checkpoint.
     pub checkpoints: watch::Sender<Option<PendingCheckpoint>>,
     /// To the elector; none with election off.
-    pub elector: Option<ElectorHandle>,
+    pub elector: Option<mpsc::Sender<ElectorCommand>>,
     /// To probes and metrics.
     pub status: watch::Sender<Option<Arc<Status>>>,
 }
@@ -82,9 +83,11 @@ pub struct ReplicaDriver {
 
 #[derive(Debug)]
 struct StepDown {
-    epoch: sidewatch_core::epoch::Epoch,
+    epoch: Epoch,
     drain_timeout: Duration,
-    answer: oneshot::Sender<Result<sidewatch_core::epoch::Epoch, NotLeading>>,
+    /// Resolves when the Lease is released.
+    release: oneshot::Receiver<Epoch>,
+    answer: oneshot::Sender<Result<Epoch, NotLeading>>,
 }
 
 impl ReplicaDriver {
@@ -99,7 +102,7 @@ impl ReplicaDriver {
         let depths = [
             metrics.queue("answers", ANSWERS_QUEUED_MAX),
             metrics.queue("commands", COMMANDS_QUEUED_MAX),
-            metrics.queue("announcements", ANNOUNCEMENTS_QUEUED_MAX),
+            metrics.queue("announcements", ANNOUNCEMENTS_MAX),
         ];
         Self {
             depths,
@@ -133,6 +136,7 @@ impl ReplicaDriver {
                 },
                 Some(command) = self.connections.inbox.commands.recv() => self.command(command),
                 () = self.connections.inbox.board.changed() => self.read_board(),
+                () = released(&mut self.step_down) => self.answer_step_down(),
                 count = self.connections.answers.recv_many(&mut answers, ANSWERS_AT_ONCE), if !self.connections.requests.is_empty() => {
                     if count == 0 {
                         break;
@@ -191,8 +195,7 @@ impl ReplicaDriver {
                 let until = self.now().boot + timeout;
                 self.step(Input::Drain { until });
             }
-            Role::Standby | Role::Lost { .. } => self.answer_step_down(),
-            Role::Disabled | Role::Leading { .. } | Role::Suspended { .. } => {}
+            Role::Standby | Role::Lost { .. } | Role::Disabled | Role::Leading { .. } | Role::Suspended { .. } => {}
         }
         // The gate may have opened: frames that waited for it can leave.
         self.queues.values().for_each(FrameQueue::wake);
@@ -225,10 +228,10 @@ impl ReplicaDriver {
             }
             Command::StepDown { cooldown, drain_timeout, answer } => match self.role {
                 Role::Leading { epoch, .. } | Role::Suspended { epoch } => {
-                    self.step_down = Some(StepDown { epoch, drain_timeout, answer });
-                    if let Some(elector) = &self.connections.elector {
-                        elector.step_down(cooldown, drain_timeout);
-                    }
+                    let (released, release) = oneshot::channel();
+                    let cooldown = cooldown.unwrap_or_default();
+                    self.ask_elector(ElectorCommand::StepDown { cooldown, drain: drain_timeout, answer: released });
+                    self.step_down = Some(StepDown { epoch, drain_timeout, release, answer });
                 }
                 _ => {
                     let lease = self.replica.status(self.now()).lease;
@@ -239,9 +242,18 @@ impl ReplicaDriver {
         }
     }
 
+    /// The Lease is released, or the elector is gone and nothing is led any more either way.
     fn answer_step_down(&mut self) {
         if let Some(step_down) = self.step_down.take() {
+            // Whoever asked may have gone.
             let _ = step_down.answer.send(Ok(step_down.epoch));
+        }
+    }
+
+    fn ask_elector(&self, command: ElectorCommand) {
+        let Some(elector) = &self.connections.elector else { return };
+        if elector.try_send(command).is_err() {
+            warn!("the elector takes no command");
         }
     }
 
@@ -279,11 +291,7 @@ impl ReplicaDriver {
                 self.metrics.checkpoint.bytes.set(i64::try_from(checkpoint.text.len()).unwrap_or(i64::MAX));
                 self.connections.checkpoints.send_replace(Some(checkpoint));
             }
-            Effect::Drained => {
-                if let Some(elector) = &self.connections.elector {
-                    elector.drained();
-                }
-            }
+            Effect::Drained => self.ask_elector(ElectorCommand::Drained),
             Effect::Noted(note) => self.note(note),
         }
     }
@@ -335,6 +343,15 @@ impl ReplicaDriver {
             }
             self.connections.status.send_replace(Some(Arc::new(self.replica.status(now))));
         }
+    }
+}
+
+/// Waits until the Lease that somebody asked to give up is released; for ever when nobody asked.
+async fn released(step_down: &mut Option<StepDown>) {
+    match step_down {
+        // An error means that the elector is gone.
+        Some(step_down) => _ = (&mut step_down.release).await,
+        None => std::future::pending().await,
     }
 }
 

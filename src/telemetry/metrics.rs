@@ -490,6 +490,7 @@ mod tests {
         metrics.feed("pods");
         metrics.subscription("app").gap("reset", "cold_start");
         metrics.queue("replica", 1024);
+        metrics.call_ended("Ack", "Ok");
         metrics
     }
 

@@ -447,7 +447,8 @@ impl Elector {
                 State::Suspended(self.renew(tenure, limits::LEASE_REQUEST_TIMEOUT, now, wall, effects))
             }
             State::Releasing(tenure, after, stage) if now >= tenure.due_at() => {
-                let timeout = stage.ends_at().since(now);
+                // Not shorter, or the last moments would be filled with requests that cannot be answered.
+                let timeout = stage.ends_at().since(now).max(limits::CHECKPOINT_INTERVAL_MIN);
                 let tenure = match stage {
                     Stage::Draining { .. } => {
                         self.renew(tenure, timeout.max(limits::LEASE_RELEASE_TIMEOUT), now, wall, effects)

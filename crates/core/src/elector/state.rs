@@ -249,9 +249,13 @@ impl Candidacy {
         Self { read_at: Some(self.read_at.map_or(at, |earlier| earlier.min(at))), ..self }
     }
 
-    /// After an acquiring write of unknown outcome.
+    /// After an acquiring write that did not succeed, as far as is known.
+    ///
+    /// A creation has no precondition: the Lease may have come and gone again meanwhile, so its absence counts from
+    /// the next 404.
     pub(super) fn unsettled(self, write: Write, read_at: BootInstant) -> Self {
-        Self { unsettled: Some(write), read_at: Some(read_at), ..self }
+        let sight = if write.precondition.is_none() { Sight::Unread } else { self.sight };
+        Self { sight, unsettled: Some(write), read_at: Some(read_at), ..self }
     }
 
     /// After a 404. A conditional write cannot be applied any more; a creation still can.
