@@ -167,6 +167,7 @@ const SHELL: &[Row] = &[
     ("clock", &[]),
     ("telemetry", &["config"]),
     ("telemetry::metrics", &[]),
+    ("telemetry::runbook", &[]),
     ("supervisor", &["telemetry::metrics"]),
     ("apiserver", APISERVER),
     ("apiserver::client", APISERVER),
