@@ -405,6 +405,8 @@ pub struct Feed {
     rewind: Option<Probe>,
     /// The connection broke: the server that answers next may have another past.
     suspicious: bool,
+    /// X, until `head` has reached it: watches are short, because the server sends a bookmark before each ends.
+    reach: Option<ResourceVersion>,
 }
 
 /// What a feed is doing.
@@ -469,6 +471,7 @@ impl Feed {
             horizon: None,
             rewind: None,
             suspicious: false,
+            reach: None,
         }
     }
 
@@ -539,8 +542,7 @@ impl Feed {
                 self.on_page(now, listing, page, effects)
             }
             (phase, Input::ListPage { request, page }) if awaits(&self.horizon, request) => {
-                self.on_horizon(now, page.resource_version, effects);
-                phase
+                self.on_horizon(now, phase, page.resource_version, effects)
             }
             (phase, Input::ListPage { request, page }) if awaits(&self.rewind, request) => {
                 self.on_rewind_answer(now, phase, &page.resource_version, effects)

@@ -39,6 +39,8 @@ pub const LIST_PAGE_BYTES_MAX: usize = 512 << 20;
 
 /// Shortest and longest `timeoutSeconds` of a watch: below kube's 295 s, spread so that feeds do not reopen together.
 pub const WATCH_TIMEOUT: (Duration, Duration) = (Duration::from_secs(240), Duration::from_secs(290));
+/// `timeoutSeconds` of a watch that shall bring a bookmark soon: the API server sends one two seconds before the end.
+pub const WATCH_TIMEOUT_TO_HORIZON: Duration = Duration::from_secs(3);
 /// How long a watch that has shown bookmarks may be silent: two periods of the API server's one minute, plus 10 s.
 pub const WATCH_SILENCE_MAX: Duration = Duration::from_secs(130);
 /// How long a streaming list may go without an event before it is given up.

@@ -121,16 +121,35 @@ impl Feed {
     }
 
     /// D.6: X is told, unless it is below what this feed has seen: then it is evidence of a rewind, and read again.
-    pub(super) fn on_horizon(&mut self, now: BootInstant, version: ResourceVersion, effects: &mut Vec<Effect>) {
+    ///
+    /// X counts the writes of every type, so a quiet feed stays below it until a bookmark comes, a minute away. A watch
+    /// that is about to end gets one at once: the open one is replaced by a short one.
+    pub(super) fn on_horizon(
+        &mut self,
+        now: BootInstant,
+        phase: Phase,
+        version: ResourceVersion,
+        effects: &mut Vec<Effect>,
+    ) -> Phase {
         self.last_heard = Some(now);
-        let Some(mut probe) = self.horizon.take() else { return };
+        let Some(mut probe) = self.horizon.take() else { return phase };
         if probe.verdict(&version) == Verdict::Fresh {
-            effects.push(Effect::Horizon(version));
+            effects.push(Effect::Horizon(version.clone()));
+            let below = self.head.as_ref().is_some_and(|head| version.is_after(head));
+            self.reach = Some(version).filter(|_| below);
+            return match phase {
+                Phase::Watching(watch) if below => {
+                    effects.push(Effect::Cancel { request: watch.request });
+                    self.begin(now, Plan::Watch, effects)
+                }
+                phase => phase,
+            };
         } else {
             probe.state = ProbeState::Due(now + probe.backoff.next(&mut self.prng, None));
             self.horizon = Some(probe);
             self.suspect_rewind(now);
         }
+        phase
     }
 
     pub(super) fn suspect_rewind(&mut self, now: BootInstant) {

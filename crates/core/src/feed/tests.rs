@@ -300,6 +300,7 @@ scripts! {
     recover_exactly_or_list,
     recover_falls_back_to_a_list,
     selector_deletes_may_be_unselections,
+    short_watch_to_the_horizon,
     streaming_list,
     streaming_list_falls_back,
     version_too_large_waits,

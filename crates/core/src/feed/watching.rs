@@ -12,9 +12,10 @@ use crate::feed::{
 };
 use crate::limits::{
     ANSWER_GRACE, BACKOFF_RESET_MIN, WATCH_END_GRACE, WATCH_OPEN_TIMEOUT, WATCH_SILENCE_MAX, WATCH_START_INTERVAL_MIN,
-    WATCH_TIMEOUT,
+    WATCH_TIMEOUT, WATCH_TIMEOUT_TO_HORIZON,
 };
 use crate::object::ObjectState;
+use crate::resource_version::ResourceVersion;
 use crate::time::BootInstant;
 
 /// Watches in a row that end at once and empty before a list is asked for a better position.
@@ -64,8 +65,13 @@ impl Watch {
 }
 
 impl Feed {
-    /// Draws `timeoutSeconds`, in whole seconds (Rule 8).
+    /// Draws `timeoutSeconds`, in whole seconds (Rule 8); short while `head` has to reach the horizon.
     pub(super) fn watch_timeout(&mut self) -> Duration {
+        let reached = |to: &ResourceVersion, head: &ResourceVersion| head.reaches(to) || !head.is_ordered();
+        self.reach.take_if(|to| self.head.as_ref().is_none_or(|head| reached(to, head)));
+        if self.reach.is_some() {
+            return WATCH_TIMEOUT_TO_HORIZON;
+        }
         let (shortest, longest) = WATCH_TIMEOUT;
         Duration::from_secs(self.prng.between(shortest, longest).as_secs())
     }
