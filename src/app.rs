@@ -10,7 +10,7 @@ use std::net::SocketAddr;
 use std::pin::Pin;
 use std::process::ExitCode;
 use std::sync::{Arc, OnceLock};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use anyhow::Context;
 use sidewatch_core::codec::status::FailureKind;
@@ -144,7 +144,7 @@ impl Sidecar {
     /// When no cluster is configured, a port or socket cannot be had, or two feeds turn out to be the same.
     pub async fn start(config: &Config) -> anyhow::Result<Self> {
         let clock = Clock;
-        let metrics = Arc::new(Metrics::new(SystemTime::now()));
+        let metrics = Arc::new(Metrics::new(clock.wall()));
         let supervisor = Supervisor::new(metrics.tasks.clone());
         let spawner = supervisor.spawner();
 

@@ -164,8 +164,7 @@ fn answer(method: &Method, path: &str, readiness: &Readiness, metrics: &Metrics)
 
 #[cfg(test)]
 mod tests {
-    use std::time::UNIX_EPOCH;
-
+    use sidewatch_core::time::WallTime;
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
     use tokio::sync::oneshot;
     use tokio::task::JoinHandle;
@@ -184,7 +183,7 @@ mod tests {
         let address = listener.local_addr().unwrap();
         let (readiness, receiver) = watch::channel(Readiness::default());
         let (stop, stopped) = oneshot::channel();
-        let metrics = Arc::new(Metrics::new(UNIX_EPOCH));
+        let metrics = Arc::new(Metrics::new(WallTime::default()));
         let task = tokio::spawn(serve(listener, receiver, metrics, async {
             let _ = stopped.await;
         }));

@@ -13,13 +13,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use anyhow::Context;
+use sidewatch_core::time::BootInstant;
 use sidewatch_model::script::{Rule, Script};
 use sidewatch_model::server::{self, ApiServer, Widgets};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
-use tokio::time::Instant;
 
+use crate::clock::Clock;
 use crate::playground::life::Life;
 
 /// How a playground is made.
@@ -64,7 +65,7 @@ struct Shared {
     script: Mutex<Script>,
     /// Counts calls that may have changed the model, so that watch bodies wake up.
     changes: watch::Sender<u64>,
-    origin: Instant,
+    origin: BootInstant,
     wall_micros: i64,
 }
 
@@ -76,7 +77,7 @@ impl Handle {
             server: Mutex::new(ApiServer::new(options)),
             script: Mutex::new(Script::default()),
             changes: watch::Sender::new(0),
-            origin: Instant::now(),
+            origin: Clock.boot(),
         };
         Handle { shared: Arc::new(shared) }
     }
@@ -105,7 +106,7 @@ impl Handle {
 
     /// Returns the time in the model's terms.
     pub fn moment(&self) -> Moment {
-        let now = self.shared.origin.elapsed();
+        let now = Clock.boot().since(self.shared.origin);
         let micros = i64::try_from(now.as_micros()).unwrap_or(i64::MAX);
         Moment { now, wall_micros: self.shared.wall_micros.saturating_add(micros) }
     }

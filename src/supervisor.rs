@@ -1,7 +1,7 @@
 //! Named tasks, all joined: an end, by return or by panic, is an event that someone must look at.
 //!
 //! There is one [`Supervisor`], held by whoever decides what an end means, and any number of [`Spawner`]s. Nothing is
-//! restarted here and nothing outlives the supervisor.
+//! restarted here and no task outlives the supervisor. Threads come from [`spawn_thread`], and tell their end themselves.
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
@@ -62,6 +62,15 @@ impl fmt::Display for TaskEnd {
             Outcome::Aborted => write!(f, "task {} was aborted", self.name),
         }
     }
+}
+
+/// Starts a named thread, for what must not share a runtime. Nobody joins it: the body reports its end by itself, by
+/// panic too, to whoever decides what that means.
+///
+/// # Errors
+/// When the system gives no thread.
+pub fn spawn_thread(name: &str, body: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
+    std::thread::Builder::new().name(name.to_owned()).spawn(body).map(drop)
 }
 
 /// What a task may return: nothing, or a result.

@@ -1,6 +1,8 @@
 //! Logs: the subscriber. Metrics are in [`metrics`].
 
 pub mod metrics;
+#[cfg(test)]
+mod runbook;
 
 use std::io::IsTerminal as _;
 

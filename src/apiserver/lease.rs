@@ -1,5 +1,6 @@
 //! Requests for the one Lease: GET, PUT, POST, and the watch of it. Each has a hard deadline, none is retried here.
 
+use std::pin::Pin;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -12,8 +13,7 @@ use sidewatch_core::codec::status;
 use sidewatch_core::codec::status::{Failure, FailureKind};
 use sidewatch_core::limits::{WATCH_END_GRACE, WATCH_TIMEOUT};
 use sidewatch_core::resource_version::ResourceVersion;
-
-use tokio::time::Instant;
+use tokio::time::{Sleep, sleep};
 
 use crate::apiserver::client::{Call, Client, JSON, transport};
 
@@ -89,16 +89,16 @@ impl LeaseApi {
             "?watch=true&fieldSelector=metadata.name%3D{name}&allowWatchBookmarks=true&timeoutSeconds={timeout}{after}"
         );
         let body = self.client.open(&format!("{}{query}", self.collection), JSON, OPEN_TIMEOUT).await?;
-        let give_up = Instant::now() + WATCH_TIMEOUT.0 + WATCH_END_GRACE;
+        let give_up = Box::pin(sleep(WATCH_TIMEOUT.0 + WATCH_END_GRACE));
         Ok(LeaseWatch { chunks: Box::pin(body.into_data_stream()), lines: Lines::new(LEASE_BYTES_MAX), give_up })
     }
 }
 
 /// An open watch of the Lease.
 pub struct LeaseWatch {
-    chunks: std::pin::Pin<Box<dyn futures_util::Stream<Item = Result<Bytes, kube::Error>> + Send>>,
+    chunks: Pin<Box<dyn futures_util::Stream<Item = Result<Bytes, kube::Error>> + Send>>,
     lines: Lines,
-    give_up: Instant,
+    give_up: Pin<Box<Sleep>>,
 }
 
 impl LeaseWatch {
@@ -116,11 +116,18 @@ impl LeaseWatch {
                     event => Ok(Some(event)),
                 };
             }
-            match tokio::time::timeout_at(self.give_up, self.chunks.next()).await {
-                Ok(Some(Ok(chunk))) => self.lines.push(chunk),
-                Ok(Some(Err(error))) => return Err(transport(&error)),
-                Ok(None) => return Ok(None),
-                Err(_) => return Err(Failure::new(FailureKind::Timeout, "the server did not end the watch")),
+            // Cancel-safe: both are polled by reference.
+            let chunk = tokio::select! {
+                biased;
+                chunk = self.chunks.next() => chunk,
+                () = &mut self.give_up => {
+                    return Err(Failure::new(FailureKind::Timeout, "the server did not end the watch"));
+                }
+            };
+            match chunk {
+                Some(Ok(chunk)) => self.lines.push(chunk),
+                Some(Err(error)) => return Err(transport(&error)),
+                None => return Ok(None),
             }
         }
     }

@@ -25,6 +25,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tracing::info;
 
 use crate::clock::Clock;
+use crate::supervisor;
 use crate::telemetry::metrics::Metrics;
 use backlog::Backlog;
 
@@ -151,7 +152,7 @@ where
         // Nobody may be waiting any more.
         let _ = report.send(result);
     };
-    std::thread::Builder::new().name("control".to_owned()).spawn(control)?;
+    supervisor::spawn_thread("control", control)?;
     Ok(Control { ended })
 }
 

@@ -4,7 +4,7 @@
 //! Counters end in `_total` on the wire; the table leaves that out.
 
 use std::sync::atomic::AtomicU64;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
@@ -14,6 +14,7 @@ use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::{Metric, Registry};
 use sidewatch_core::feed::{Condition, Note};
 use sidewatch_core::leadership::Role;
+use sidewatch_core::time::WallTime;
 
 /// A gauge of seconds or other fractions.
 pub type GaugeF64 = Gauge<f64, AtomicU64>;
@@ -326,15 +327,15 @@ impl Registrar {
 
 impl Metrics {
     /// All metrics at zero, for a process that started at `started`.
-    pub fn new(started: SystemTime) -> Self {
+    pub fn new(started: WallTime) -> Self {
         let mut registrar = Registrar::default();
-        let started = started.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
+        let since_1970 = Duration::from_micros(u64::try_from(started.as_micros()).unwrap_or(0));
         let (tasks, queue_depth, queue_limit) = (Gauge::default(), Of::default(), Of::default());
         let calls: Of<Counter, 2> = Of::default();
         let build: Of<Gauge, 1> = Of::default();
         build.get_or_create(&[("version", env!("CARGO_PKG_VERSION").to_owned())]).set(1);
         registrar.add("sidewatch_build_info", build);
-        registrar.add("sidewatch_start_time_seconds", ConstGauge::new(started));
+        registrar.add("sidewatch_start_time_seconds", ConstGauge::new(since_1970.as_secs_f64()));
         registrar.add("sidewatch_tasks", tasks.clone());
         registrar.add("sidewatch_calls", calls.clone());
         registrar.add("sidewatch_queue_depth", queue_depth.clone());
@@ -486,7 +487,7 @@ mod tests {
     use super::*;
 
     fn all_used() -> Metrics {
-        let metrics = Metrics::new(UNIX_EPOCH + Duration::from_secs(1_700_000_000));
+        let metrics = Metrics::new(WallTime::from_micros(1_700_000_000_000_000));
         metrics.feed("pods");
         metrics.subscription("app").gap("reset", "cold_start");
         metrics.queue("replica", 1024);

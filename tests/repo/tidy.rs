@@ -52,7 +52,7 @@ const CORE: &[Row] = &[
     ),
     ("subscription", SUBSCRIPTION),
     ("session", SESSION),
-    ("session::plan", SESSION),
+    ("session::place", SESSION),
     ("session::ack", SESSION),
     ("session::batch", SESSION),
     (
@@ -154,7 +154,7 @@ const SESSION: &[&str] = &[
 /// `src`. What names Kubernetes, what names protobuf and what drives the machines do not import one another.
 const SHELL: &[Row] = &[
     ("", &[]),
-    ("main", &["cli", "config::*", "app", "telemetry", "playground", "tail"]),
+    ("main", &["cli", "config::*", "app", "playground", "playground::command", "tail"]),
     ("cli", &["config::*", "tail"]),
     ("config", &[]),
     ("config::raw", &[]),
@@ -167,8 +167,8 @@ const SHELL: &[Row] = &[
     ("clock", &[]),
     ("telemetry", &["config"]),
     ("telemetry::metrics", &[]),
+    ("telemetry::runbook", &[]),
     ("supervisor", &["telemetry::metrics"]),
-    ("shutdown", &["supervisor"]),
     ("apiserver", APISERVER),
     ("apiserver::client", APISERVER),
     ("apiserver::discovery", APISERVER),
@@ -177,6 +177,8 @@ const SHELL: &[Row] = &[
     ("apiserver::lease", APISERVER),
     ("driver", DRIVER),
     ("driver::elector", DRIVER),
+    ("driver::elector::backlog", DRIVER),
+    ("driver::elector::service", DRIVER),
     ("driver::feed_watch", DRIVER),
     ("driver::replica", DRIVER),
     ("grpc", GRPC),
@@ -194,9 +196,9 @@ const SHELL: &[Row] = &[
     ("playground", PLAYGROUND),
     ("playground::http", PLAYGROUND),
     ("playground::life", PLAYGROUND),
-    ("playground::server", PLAYGROUND),
-    ("playground::script", PLAYGROUND),
-    ("playground::scenario", PLAYGROUND),
+    // What a person starts: beside the model server it runs a sidecar and a client, so it stands above the root.
+    ("playground::command", &["app", "cli", "clock", "config::*", "tail", "telemetry"]),
+    ("readiness", &["clock", "grpc::health", "http", "telemetry::*"]),
     ("tail", &["config::address", "grpc::pb"]),
     ("tail::diff", &[]),
     ("tail::render", &["grpc::pb"]),
@@ -204,14 +206,13 @@ const SHELL: &[Row] = &[
         "app",
         &[
             "apiserver::*",
-            "cli",
             "clock",
             "config::*",
+            "delivery",
             "driver::*",
             "grpc::*",
             "http",
-            "playground::*",
-            "shutdown",
+            "readiness",
             "supervisor",
             "telemetry::*",
         ],
@@ -221,7 +222,8 @@ const SHELL: &[Row] = &[
 const APISERVER: &[&str] = &["clock", "config", "supervisor", "telemetry::*"];
 const DRIVER: &[&str] = &["apiserver::*", "clock", "config", "delivery", "supervisor", "telemetry::*"];
 const GRPC: &[&str] = &["clock", "config", "delivery", "supervisor", "telemetry::*"];
-const PLAYGROUND: &[&str] = &["cli", "clock", "config::*", "supervisor", "telemetry::*"];
+/// A server for tests and for looking: of the shell it needs the time alone.
+const PLAYGROUND: &[&str] = &["clock"];
 
 /// A package of the workspace: where its sources are, its name in a path, its rows.
 const PACKAGES: &[(&str, &str, &[Row])] = &[("crates/core/src", "sidewatch_core", CORE), ("src", "sidewatch", SHELL)];
@@ -240,11 +242,7 @@ const CONFINED: &[(&str, &[&str], &str)] = &[
     ("hyper", &["src/apiserver", "src/http", "src/playground", "src/grpc"], "HTTP stays at the edges"),
     ("hyper_util", &["src/apiserver", "src/http", "src/playground", "src/grpc", "src/tail"], "HTTP stays at the edges"),
     ("sidewatch_model", &["src/playground", "crates/sim"], "the model serves the playground and the simulation"),
-    (
-        "rustix",
-        &["src/clock", "src/shutdown", "src/grpc", "src/http", "src/app", "src/driver"],
-        "system calls stay at the edges",
-    ),
+    ("rustix", &["src/clock", "src/grpc", "src/http", "src/app", "src/driver"], "system calls stay at the edges"),
     (
         "getrandom",
         &["src/app", "src/config", "src/driver", "src/main", "src/tail"],
@@ -285,7 +283,10 @@ const CORE_CFGS: &[&str] =
 /// Lines of production code after which a file probably holds two ideas.
 const LINES_MAX: usize = 800;
 /// Files that may be longer, with the reason.
-const LONG: &[(&str, &str)] = &[];
+const LONG: &[(&str, &str)] = &[(
+    "crates/core/src/elector.rs",
+    "one machine: its step, an arm for each row of the table in docs/protocol.md, D.1",
+)];
 
 /// One module as read: its name, and what it names with the line.
 struct Module {
@@ -516,8 +517,12 @@ fn no_module_imports_itself_in_a_circle() {
 #[test]
 fn a_module_has_one_row() {
     let mut findings = Vec::new();
-    for (folder, _, rows) in PACKAGES {
+    for (folder, package, rows) in PACKAGES {
         let mut seen = BTreeSet::new();
+        let modules = modules(folder, package);
+        for (module, _) in rows.iter().filter(|(row, _)| !modules.iter().any(|module| module.name == *row)) {
+            findings.push(format!("tests/repo/tidy.rs: `{module}` of {folder} has a row and no file"));
+        }
         for (module, may) in *rows {
             if !seen.insert(*module) {
                 findings.push(format!("tests/repo/tidy.rs: `{module}` of {folder} has two rows"));

@@ -6,6 +6,7 @@
 
 pub mod ack;
 pub mod batch;
+pub mod place;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -20,13 +21,13 @@ use crate::frame::{
     LeadershipNews, SessionId, SessionStarted,
 };
 use crate::invariant;
-use crate::journal::{Item, Journal};
+use crate::journal::Journal;
 use crate::leadership::Role;
 use crate::limits::FRAMES_QUEUED_MAX;
-use crate::object::ObjectKey;
 use crate::resource_version::ResourceVersion;
 use crate::session::ack::Unacked;
 use crate::session::batch::Batch;
+use crate::session::place::{Place, Redelivery};
 use crate::time::BootInstant;
 
 /// What a consumer asks for, parsed and within bounds.
@@ -227,47 +228,6 @@ pub struct View<'a> {
     pub incarnation: u32,
 }
 
-/// Where a session stands in one feed.
-#[derive(Debug)]
-pub struct Place {
-    /// Which feed, in the order of the configuration.
-    pub feed: usize,
-    /// Everything up to here has been put into frames; none when there is no position yet.
-    pub position: Option<ResourceVersion>,
-    /// Never decided: the start that was asked for still has to be looked at.
-    pub fresh: bool,
-    /// Why the next snapshot is a reset, if it is one.
-    pub reset: Option<GapReason>,
-    stage: Stage,
-    /// Events of a group whose last one has not been sent: no cursor reaches them yet.
-    group_events: u32,
-    group_open: bool,
-    snapshot_complete: bool,
-    redelivered_before: u64,
-    redelivery: Redelivery,
-}
-
-/// Which entries somebody may have delivered before this session.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Redelivery {
-    /// None.
-    Never,
-    /// Any: the horizon X has not been read yet.
-    Unknown,
-    /// Those up to the horizon X.
-    Through(ResourceVersion),
-}
-
-#[derive(Debug)]
-enum Stage {
-    /// Nothing is decided: the feed has not synced, or this replica may not deliver.
-    Waiting,
-    /// The state as it was when the snapshot began, up to `passed`.
-    Walking { at: ResourceVersion, snapshot: Cache, passed: Option<ObjectKey>, begun: bool, resume_seq: u64 },
-    /// The journal, from `seq` on. Entries up to `skip_through` were acked already (E row 33).
-    Reading { seq: u64, skip_through: Option<ResourceVersion> },
-}
-
 /// What became of a step: what the replica has to note down for the subscription.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Progress {
@@ -340,23 +300,11 @@ pub struct Session {
 impl Session {
     /// A session that has sent nothing and knows no position.
     pub fn new(id: SessionId, text: String, open: Open, feeds: Vec<usize>, now: BootInstant) -> Self {
-        let place = |feed| Place {
-            feed,
-            position: None,
-            fresh: true,
-            reset: None,
-            stage: Stage::Waiting,
-            group_events: 0,
-            group_open: false,
-            snapshot_complete: false,
-            redelivered_before: 0,
-            redelivery: Redelivery::Never,
-        };
         Self {
             id,
             text,
             open,
-            places: feeds.into_iter().map(place).collect(),
+            places: feeds.into_iter().map(Place::new).collect(),
             unacked: Unacked::default(),
             room: FRAMES_QUEUED_MAX,
             markers: VecDeque::new(),
@@ -382,7 +330,7 @@ impl Session {
 
     /// Whether an event of this feed was sent and no ack has covered it, or none could yet.
     pub fn owes_ack(&self, feed: usize) -> bool {
-        let in_group = self.places.iter().any(|place| place.feed == feed && place.group_events > 0);
+        let in_group = self.places.iter().any(|place| place.feed == feed && place.in_group());
         in_group || self.unacked.any_of(feed)
     }
 
@@ -422,7 +370,7 @@ impl Session {
 
     /// Places of this session that wait for a decision.
     pub fn waiting(&self) -> impl Iterator<Item = usize> {
-        let waits = |(index, place): (usize, &Place)| matches!(place.stage, Stage::Waiting).then_some(index);
+        let waits = |(index, place): (usize, &Place)| place.is_waiting().then_some(index);
         self.places.iter().enumerate().filter_map(waits)
     }
 
@@ -435,45 +383,23 @@ impl Session {
         redelivered_before: u64,
         redelivery: Redelivery,
     ) {
-        let place = &mut self.places[place];
-        place.stage = Stage::Reading { seq, skip_through: Some(position.clone()) };
-        place.position = Some(position);
-        place.fresh = false;
-        place.reset = None;
-        place.group_events = 0;
-        place.group_open = false;
-        place.redelivered_before = redelivered_before;
-        place.redelivery = redelivery;
+        self.places[place].read_from(position, seq, redelivered_before, redelivery);
         self.cursor_moved = true;
     }
 
     /// Sends the whole state at `at`, then what the journal tells from `resume_seq` on.
     pub fn begin_snapshot(&mut self, place: usize, at: ResourceVersion, snapshot: Cache, resume_seq: u64) {
-        let place = &mut self.places[place];
-        place.stage = Stage::Walking { at, snapshot, passed: None, begun: false, resume_seq };
-        place.position = None;
-        place.fresh = false;
-        place.reset = None;
-        place.group_events = 0;
-        place.group_open = true;
-        place.redelivered_before = 0;
-        place.redelivery = Redelivery::Never;
+        self.places[place].begin_snapshot(at, snapshot, resume_seq);
     }
 
     /// The horizon of a feed has been read.
     pub fn horizon_known(&mut self, feed: usize, horizon: &ResourceVersion) {
-        let unknown = |place: &&mut Place| place.feed == feed && place.redelivery == Redelivery::Unknown;
-        for place in self.places.iter_mut().filter(unknown) {
-            place.redelivery = Redelivery::Through(horizon.clone());
-        }
+        self.places.iter_mut().filter(|place| place.feed == feed).for_each(|place| place.horizon_known(horizon));
     }
 
     /// Forgets where the place stands; the replica decides anew.
     pub fn wait(&mut self, place: usize) {
-        let place = &mut self.places[place];
-        place.stage = Stage::Waiting;
-        place.group_events = 0;
-        place.group_open = false;
+        self.places[place].wait();
     }
 
     /// Forgets what was made and has not left: leadership is gone and nothing of it may leave later.
@@ -511,23 +437,12 @@ impl Session {
 
     /// First journal entry that a place still needs; none when it needs none.
     pub fn needs_from(&self, feed: usize) -> Option<u64> {
-        let place = self.places.iter().find(|place| place.feed == feed)?;
-        match &place.stage {
-            Stage::Waiting => None,
-            Stage::Walking { resume_seq, .. } => Some(*resume_seq),
-            Stage::Reading { seq, .. } => Some(*seq),
-        }
+        self.places.iter().find(|place| place.feed == feed)?.needs_from()
     }
 
     /// Events that wait in snapshots and journals, before the filter.
     pub fn pending_events(&self, view: &View<'_>) -> u64 {
-        let pending = self.places.iter().map(|place| match &place.stage {
-            Stage::Waiting => 0,
-            Stage::Walking { snapshot, resume_seq, .. } => {
-                snapshot.len() + view.feeds[place.feed].journal.len_from(*resume_seq)
-            }
-            Stage::Reading { seq, .. } => view.feeds[place.feed].journal.len_from(*seq),
-        });
+        let pending = self.places.iter().map(|place| place.pending_events(view.feeds[place.feed].journal));
         pending.sum::<usize>() as u64
     }
 
@@ -625,12 +540,11 @@ impl Session {
             marker = place.advance(&self.open, feed, &mut batch, progress);
             self.cursor_moved |= place.position != moved;
             let (events, coalesced, synthesized_deletes) = batch.count_from(before);
-            place.group_events += events as u32;
             if events > 0 {
                 progress.push(Progress::Delivered { feed: place.feed, events, coalesced, synthesized_deletes });
             }
-            if !place.group_open && place.group_events > 0 {
-                acked_by_it += u64::from(std::mem::take(&mut place.group_events));
+            if let Some(closed) = place.close_group(events) {
+                acked_by_it += closed;
                 reached.extend(place.position.clone().map(|position| (place.feed, position)));
             }
             if marker.is_some() || batch.is_full() {
@@ -653,7 +567,7 @@ impl Session {
             None => FrameKind::Batch(batch.into_events()),
         };
         self.batch_since = None;
-        let complete = self.places.iter().all(|place| place.snapshot_complete);
+        let complete = self.places.iter().all(Place::snapshot_complete);
         let cursor = self.moved_cursor(view);
         let frame = Frame { epoch: self.epoch(view.role), cursor, kind };
         if self.open.end_after_snapshot && complete {
@@ -715,151 +629,4 @@ impl Session {
     fn moved_cursor(&mut self, view: &View<'_>) -> Option<Cursor> {
         std::mem::take(&mut self.cursor_moved).then(|| self.cursor(view))
     }
-}
-
-impl Place {
-    /// Puts what comes next in this feed into the batch, or returns the marker that comes before it. A marker is only
-    /// returned while the batch is empty: events of other feeds that are in it leave first.
-    fn advance(
-        &mut self,
-        open: &Open,
-        feed: &FeedView<'_>,
-        batch: &mut Batch,
-        progress: &mut Vec<Progress>,
-    ) -> Option<FrameKind> {
-        match &mut self.stage {
-            Stage::Waiting => None,
-            Stage::Walking { .. } => self.walk(open, feed, batch, progress),
-            Stage::Reading { .. } => self.read(open, feed, batch, progress),
-        }
-    }
-
-    fn walk(
-        &mut self,
-        open: &Open,
-        feed: &FeedView<'_>,
-        batch: &mut Batch,
-        progress: &mut Vec<Progress>,
-    ) -> Option<FrameKind> {
-        let Stage::Walking { at, snapshot, passed, begun, resume_seq } = &mut self.stage else { return None };
-        if !*begun {
-            if !batch.is_empty() {
-                return None;
-            }
-            *begun = true;
-            let object_count = snapshot.len() as u64;
-            let resource_version = at.clone();
-            return Some(FrameKind::SnapshotBegin { feed: feed.label.clone(), resource_version, object_count });
-        }
-        let mut last = passed.take();
-        let mut complete = true;
-        for state in snapshot.iter_after(last.clone().as_ref()) {
-            if open.filter.matches(state) && !batch.push(batch::event_of_snapshot(open, feed.label, state)) {
-                complete = false;
-                break;
-            }
-            last = Some(state.key.clone());
-        }
-        *passed = last;
-        if !complete || !batch.is_empty() {
-            return None;
-        }
-        let (resource_version, seq) = (at.clone(), *resume_seq);
-        self.stage = Stage::Reading { seq, skip_through: None };
-        self.position = Some(resource_version.clone());
-        self.group_open = false;
-        self.snapshot_complete = true;
-        let position = self.position.clone();
-        progress.push(Progress::Sent { feed: self.feed, seq, position, snapshot_end: true });
-        Some(FrameKind::SnapshotEnd { feed: feed.label.clone(), resource_version })
-    }
-
-    fn read(
-        &mut self,
-        open: &Open,
-        feed: &FeedView<'_>,
-        batch: &mut Batch,
-        progress: &mut Vec<Progress>,
-    ) -> Option<FrameKind> {
-        let Stage::Reading { seq, skip_through } = &mut self.stage else { return None };
-        if feed.journal.has_dropped(*seq) {
-            self.stage = Stage::Waiting;
-            progress.push(Progress::Overtaken { feed: self.feed });
-            return None;
-        }
-        let started = (*seq, self.position.clone());
-        let mut marker = None;
-        for entry in feed.journal.read_from(*seq) {
-            let acked = |skip: &ResourceVersion| entry.position.as_ref().is_some_and(|at| skip.reaches(at));
-            if skip_through.as_ref().is_some_and(acked) {
-                *seq = entry.seq + 1;
-                continue;
-            }
-            match &entry.item {
-                Item::Relisted { .. } if !batch.is_empty() => break,
-                Item::Relisted { from, to } => marker = Some(gap_of_hole(feed.label, from, to)),
-                Item::Changed(recorded) => {
-                    if let Some(kind) = open.filter.verdict(&recorded.change, open.fields.as_ref()) {
-                        let elsewhere = match &self.redelivery {
-                            Redelivery::Never => false,
-                            Redelivery::Unknown => true,
-                            Redelivery::Through(horizon) => {
-                                entry.position.as_ref().is_some_and(|position| horizon.reaches(position))
-                            }
-                        };
-                        let redelivered = elsewhere || entry.seq < self.redelivered_before;
-                        if !batch.push(batch::event_of_entry(open, feed.label, entry, recorded, kind, redelivered)) {
-                            break;
-                        }
-                    }
-                }
-            }
-            *seq = entry.seq + 1;
-            self.group_open = !entry.closes_group;
-            if entry.closes_group {
-                self.position.clone_from(&entry.position);
-            }
-            if marker.is_some() {
-                break;
-            }
-        }
-        let caught_up = *seq == feed.journal.end() && !self.group_open;
-        if let (true, Some(position), Some(head)) = (caught_up, &self.position, feed.journal.head())
-            && (head.is_after(position) || !head.is_ordered())
-        {
-            self.position = Some(head.clone());
-        }
-        let reached = (*seq, self.position.clone());
-        if reached != started {
-            let position = if self.group_open { started.1 } else { reached.1 };
-            progress.push(Progress::Sent { feed: self.feed, seq: reached.0, position, snapshot_end: false });
-        }
-        if let Some(FrameKind::Gap(gap)) = &marker {
-            progress.push(Progress::Gapped { feed: self.feed, kind: gap.kind, reason: gap.reason });
-        }
-        marker
-    }
-
-    /// Whether the next thing in this feed is a marker that the events in the batch have to leave before.
-    fn wants_flush(&self, batch: &Batch, feed: &FeedView<'_>) -> bool {
-        let more = match &self.stage {
-            Stage::Waiting => false,
-            Stage::Walking { .. } => true,
-            Stage::Reading { seq, .. } => *seq != feed.journal.end(),
-        };
-        more && !batch.is_empty()
-    }
-}
-
-fn gap_of_hole(feed: &Arc<FeedLabel>, from: &ResourceVersion, to: &ResourceVersion) -> FrameKind {
-    FrameKind::Gap(Gap {
-        feed: feed.clone(),
-        kind: GapKind::Coalesced,
-        reason: GapReason::WatchExpired,
-        from: Some(from.clone()),
-        to: Some(to.clone()),
-        deletes_complete: true,
-        snapshot_follows: false,
-        detail: "the API server no longer had this history; the net change follows, with every delete",
-    })
 }

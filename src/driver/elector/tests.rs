@@ -10,7 +10,7 @@ use sidewatch_core::leadership::Role;
 use super::*;
 
 fn metrics() -> Arc<Metrics> {
-    Arc::new(Metrics::new(std::time::UNIX_EPOCH))
+    Arc::new(Metrics::new(WallTime::default()))
 }
 
 /// What the service does with a request.

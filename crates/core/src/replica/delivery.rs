@@ -114,7 +114,7 @@ impl Replica {
     /// Where nothing is outstanding, what the session has passed counts as acked (D.4): the filter dropped it, or it was
     /// a bookmark.
     fn pass_unowed(&mut self, number: usize, id: SessionId, feed: usize) {
-        if !self.sessions.get(&id).is_some_and(|session| !session.owes_ack(feed)) {
+        if self.sessions.get(&id).is_none_or(|session| session.owes_ack(feed)) {
             return;
         }
         let place = &mut self.subscriptions[number].places[feed];

@@ -15,7 +15,8 @@ use crate::journal::Coverage;
 use crate::leadership::{Announcement, LeaseView, Role};
 use crate::replica::{Effect, Note, Now, Replica};
 use crate::resource_version::ResourceVersion;
-use crate::session::{GapPolicy, Progress, Redelivery, Session, SessionError, Start};
+use crate::session::place::Redelivery;
+use crate::session::{GapPolicy, Progress, Session, SessionError, Start};
 use crate::subscription::{Place, Subscription};
 
 impl Replica {

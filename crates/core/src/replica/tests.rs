@@ -130,7 +130,7 @@ fn number(version: &ResourceVersion) -> u64 {
 }
 
 impl Script {
-    fn new(text: &str) -> String {
+    fn play(text: &str) -> String {
         let mut script = Self {
             cluster: Cluster { version: 10, ..Cluster::default() },
             replica: replica(0, usize::MAX, 1),
@@ -564,6 +564,6 @@ fn scripts_tell_what_the_replica_does() {
     for script in scripts {
         let path = script.expect("readable").path();
         let text = std::fs::read_to_string(&path).expect("readable");
-        expect_file![path].assert_eq(&Script::new(&text));
+        expect_file![path].assert_eq(&Script::play(&text));
     }
 }
