@@ -102,6 +102,10 @@ impl Replica {
             for place in 0..session.places.len() {
                 // What was made and never left is lost to an ephemeral session; a durable one resumes at its ack.
                 session.places[place].reset = Some(GapReason::Failover);
+                if session.subscription().is_none() {
+                    // It was put into frames up to here, which is more than left: nothing certain can be said.
+                    session.places[place].position = None;
+                }
                 session.wait(place);
             }
         }
