@@ -100,8 +100,7 @@ async fn a_type_that_is_defined_later_is_waited_for_and_holds_nothing_else_up() 
     admin.widget("default", "wheel", 1).await;
     store
         .until("the widget", Duration::from_secs(120), |store| {
-            // The session began before discovery knew the type: the feed goes by its name.
-            store.names("widgets.example.com") == [pair("default", "wheel")].into()
+            store.names("widgets") == [pair("default", "wheel")].into()
         })
         .await;
 }

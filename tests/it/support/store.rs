@@ -137,7 +137,9 @@ impl Store {
         match frame.kind {
             Some(Kind::SessionStarted(started)) => {
                 session.id = started.session_id;
-                self.resources.extend(started.feeds.into_iter().map(|feed| (feed.name, feed.resource)));
+                // Empty until discovery has answered: then the name of the feed, as it was configured, tells.
+                let known = started.feeds.into_iter().filter(|feed| !feed.resource.is_empty());
+                self.resources.extend(known.map(|feed| (feed.name, feed.resource)));
             }
             Some(Kind::Batch(batch)) => {
                 if batch.events.is_empty() {
@@ -254,7 +256,8 @@ impl Store {
     }
 
     fn resource(&self, feed: &str) -> String {
-        self.resources.get(feed).cloned().unwrap_or_else(|| feed.to_owned())
+        let named = || feed.split(['.', '@']).next().unwrap_or(feed).to_owned();
+        self.resources.get(feed).cloned().unwrap_or_else(named)
     }
 
     /// The gaps but for the one that a durable subscription begins with on a new Lease: there nothing is lost, because
