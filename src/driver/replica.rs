@@ -186,7 +186,8 @@ impl ReplicaDriver {
         }
         self.role = role.clone();
         self.step(Input::Announced(Announcement::Role { role, lease }));
-        if !renewed {
+        // Whatever ends the right to emit; what was made for the epoch that begins here stays.
+        if !matches!(self.role, Role::Leading { .. }) {
             self.withdraw_all();
         }
         match &self.role {

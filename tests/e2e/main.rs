@@ -35,6 +35,8 @@ const PATHS: &[(&str, &str)] = &[
 ];
 /// Every fourth object is a widget.
 const WIDGETS_OF: u64 = 4;
+/// The first sync may take this long on a busy machine.
+const SYNC_MAX: Duration = Duration::from_secs(120);
 /// A phase of the load may take this long on a busy machine.
 const PHASE_MAX: Duration = Duration::from_secs(600);
 
@@ -256,7 +258,7 @@ async fn run(size: &Size) -> bool {
     let in_sync = |truths: &[(String, BTreeMap<String, u128>)], store: &Store| {
         truths.iter().all(|(resource, truth)| store.versions(resource) == *truth)
     };
-    replicas.store.until("all objects to be synced", PHASE_MAX, |store| in_sync(&truths, store)).await;
+    replicas.store.until("all objects to be synced", SYNC_MAX, |store| in_sync(&truths, store)).await;
     tell("the objects are synced");
 
     for turn in 0..size.leader_kills.max(1) {

@@ -137,9 +137,9 @@ impl Store {
         match frame.kind {
             Some(Kind::SessionStarted(started)) => {
                 session.id = started.session_id;
-                // Empty until discovery has answered: then the name of the feed, as it was configured, tells.
-                let known = started.feeds.into_iter().filter(|feed| !feed.resource.is_empty());
-                self.resources.extend(known.map(|feed| (feed.name, feed.resource)));
+                // As configured until discovery has answered: `widgets.example.com` means `widgets`.
+                let plural = |resource: &str| resource.split('.').next().unwrap_or(resource).to_owned();
+                self.resources.extend(started.feeds.into_iter().map(|feed| (feed.name, plural(&feed.resource))));
             }
             Some(Kind::Batch(batch)) => {
                 if batch.events.is_empty() {
@@ -256,8 +256,7 @@ impl Store {
     }
 
     fn resource(&self, feed: &str) -> String {
-        let named = || feed.split(['.', '@']).next().unwrap_or(feed).to_owned();
-        self.resources.get(feed).cloned().unwrap_or_else(named)
+        self.resources.get(feed).cloned().unwrap_or_else(|| feed.to_owned())
     }
 
     /// The gaps but for the one that a durable subscription begins with on a new Lease: there nothing is lost, because
