@@ -197,30 +197,32 @@ impl Elector {
             (state, Input::Start) => state,
 
             // D.1 Follower: the Lease changed; or it is a write of ours whose answer was lost.
-            (State::Follower(candidacy), Input::LeaseObserved { record, .. }) => {
+            (State::Follower(candidacy), Input::LeaseObserved { request, record }) => {
                 match candidacy.unsettled.clone().filter(|write| write.acquired(&record, &self.identity)) {
                     Some(write) => self.acquired(record, &write, Why::FoundApplied, now, effects),
-                    None => State::Follower(self.follow(candidacy, record, now, effects)),
+                    None => State::Follower(self.follow(candidacy, record, self.source(request), now, effects)),
                 }
             }
             // The answer to the write decides, and a conflict is read again.
             (state @ State::Acquiring(..), Input::LeaseObserved { .. }) => state,
             // D.1 Leading, Suspended: GET or watch; still me goes on, anybody else ends it at once.
-            (State::Leading(tenure, until), Input::LeaseObserved { record, .. }) => {
-                match self.judge(&tenure, &record) {
+            (State::Leading(tenure, until), Input::LeaseObserved { request, record }) => {
+                match self.judge(&tenure, &record, self.source(request)) {
                     Verdict::Stale => State::Leading(tenure, until),
                     Verdict::Mine => self.hold_on(tenure, Some(until), record, now, effects),
                     Verdict::Lost(why) => self.lose(tenure.epoch, Sight::seen(record, now), why, now, effects, from),
                 }
             }
-            (State::Suspended(tenure), Input::LeaseObserved { record, .. }) => match self.judge(&tenure, &record) {
-                Verdict::Stale => State::Suspended(tenure),
-                Verdict::Mine => self.hold_on(tenure, None, record, now, effects),
-                Verdict::Lost(why) => self.lose(tenure.epoch, Sight::seen(record, now), why, now, effects, from),
-            },
+            (State::Suspended(tenure), Input::LeaseObserved { request, record }) => {
+                match self.judge(&tenure, &record, self.source(request)) {
+                    Verdict::Stale => State::Suspended(tenure),
+                    Verdict::Mine => self.hold_on(tenure, None, record, now, effects),
+                    Verdict::Lost(why) => self.lose(tenure.epoch, Sight::seen(record, now), why, now, effects, from),
+                }
+            }
             // D.1 Releasing: a holder is cleared only if it was read as oneself.
-            (State::Releasing(tenure, after, stage), Input::LeaseObserved { record, .. }) => {
-                match self.judge(&tenure, &record) {
+            (State::Releasing(tenure, after, stage), Input::LeaseObserved { request, record }) => {
+                match self.judge(&tenure, &record, self.source(request)) {
                     Verdict::Stale => State::Releasing(tenure, after, stage),
                     Verdict::Mine => State::Releasing(tenure.observed(record, now), after, stage),
                     Verdict::Lost(why) => {
@@ -752,13 +754,14 @@ impl Elector {
         &mut self,
         mut candidacy: Candidacy,
         record: LeaseRecord,
+        source: Source,
         now: BootInstant,
         effects: &mut Vec<Effect>,
     ) -> Candidacy {
         candidacy.read_at = None;
         if let Some(known) = candidacy.sight.record() {
             let same = known.uid == record.uid && known.resource_version == record.resource_version;
-            if same || is_older(&record, known) {
+            if same || (source == Source::Watch && is_older(&record, known)) {
                 return candidacy;
             }
         }
@@ -786,9 +789,14 @@ impl Elector {
         candidacy
     }
 
+    /// Where an observation comes from.
+    fn source(&self, request: RequestId) -> Source {
+        if self.watch.is(request) { Source::Watch } else { Source::Read }
+    }
+
     /// What a state of the Lease, read by its holder, means.
-    fn judge(&self, tenure: &Tenure, record: &LeaseRecord) -> Verdict {
-        if is_older(record, &tenure.record) {
+    fn judge(&self, tenure: &Tenure, record: &LeaseRecord, source: Source) -> Verdict {
+        if source == Source::Watch && is_older(record, &tenure.record) {
             Verdict::Stale
         } else if record.uid != tenure.record.uid {
             Verdict::Lost(Why::LeaseReplaced)
@@ -954,6 +962,16 @@ enum Verdict {
     Mine,
     /// It does not.
     Lost(Why),
+}
+
+/// Where an observation of the Lease comes from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Source {
+    /// A watch, which may lag behind.
+    Watch,
+    /// A GET without a version: the most recent state there is. A version that fell means that etcd was restored from a
+    /// backup (E row 13), and then this is the truth.
+    Read,
 }
 
 /// Whether `record` is an earlier state than `known`, as a lagging watch may still show.

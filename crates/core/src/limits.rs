@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// The largest message that all five stock gRPC clients accept by default (docs/performance.md).
+/// The largest message that all five stock gRPC clients accept by default: grpcio, grpc-go, grpc-java, grpc-js, tonic.
 pub const GRPC_MESSAGE_BYTES_MAX: usize = 4 << 20;
 /// The largest frame a session may ask for: the client's limit less room for the envelope.
 pub const FRAME_BYTES_MAX: usize = GRPC_MESSAGE_BYTES_MAX - (64 << 10);

@@ -34,6 +34,7 @@ scripts!(
     leading_reads_another_holder,
     leading_uid_changed,
     leading_preferred_holder,
+    e13_cluster_rewound,
     leading_ignores_a_lagging_watch,
     suspended_resumes_in_the_same_epoch,
     suspended_then_lost,

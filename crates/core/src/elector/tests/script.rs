@@ -5,7 +5,7 @@
 //! carry out the request under way and answers it; `apply` carries it out and keeps the answer back, which `late`
 //! delivers; `delay` keeps the request itself on its way until it does `arrive`; `fail Timeout` tells the machine that
 //! there was no answer. `show` delivers the present state on the watch, `keep` and `show-kept` an
-//! earlier one, `show-deletion` an earlier deletion; `close` ends
+//! earlier one, `show-deletion` an earlier deletion; `rewind` restores etcd from a backup; `close` ends
 //! the watch, `break Expired` breaks it.
 
 use std::fmt::Write as _;
@@ -112,6 +112,9 @@ impl World {
                 let request = self.pending.expect("a request was sent");
                 self.flight = None;
                 self.step(Input::RequestFailed { request, failure: failure(kind) });
+            }
+            ["rewind", to] => {
+                self.store.rewind(to.parse().unwrap());
             }
             ["show"] => {
                 let request = self.watch.expect("a watch is open");

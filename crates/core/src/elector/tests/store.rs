@@ -63,6 +63,13 @@ impl Store {
         self.write(object);
     }
 
+    /// The version falls below `to`, and the object stays as it is: a backup of etcd was restored.
+    pub(super) fn rewind(&mut self, to: u64) {
+        self.version = to - 1;
+        let object = self.object.clone().expect("there is a Lease");
+        self.write(object);
+    }
+
     /// Deletes the Lease and returns its last state, with the version of the deletion.
     pub(super) fn delete(&mut self) -> Option<LeaseRecord> {
         let object = self.object.take()?;
