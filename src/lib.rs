@@ -16,3 +16,5 @@ pub mod delivery;
 pub mod grpc;
 
 pub mod tail;
+
+pub mod playground;
