@@ -276,9 +276,7 @@ impl Elector {
             (State::Leading(tenure, until), Input::PutOk { record, .. }) => {
                 self.renewed(tenure, Some(until), record, now, effects)
             }
-            (State::Suspended(tenure), Input::PutOk { record, .. }) => {
-                self.renewed(tenure, None, record, now, effects)
-            }
+            (State::Suspended(tenure), Input::PutOk { record, .. }) => self.renewed(tenure, None, record, now, effects),
             // D.1 Releasing: the final write, or a renewal sent while draining.
             (State::Releasing(tenure, after, Stage::Final { .. }), Input::PutOk { record, .. })
                 if record.holder_identity.is_empty() =>
@@ -727,13 +725,7 @@ impl Elector {
     }
 
     /// After an acquiring write that did not make this replica the leader, as far as it knows.
-    fn back_to_follower(
-        &mut self,
-        candidacy: Candidacy,
-        then: Then,
-        why: Why,
-        effects: &mut Vec<Effect>,
-    ) -> State {
+    fn back_to_follower(&mut self, candidacy: Candidacy, then: Then, why: Why, effects: &mut Vec<Effect>) -> State {
         match then {
             Then::Lead => {
                 self.moved(Phase::Acquiring, Phase::Follower, why, effects);

@@ -286,9 +286,13 @@ pub(super) struct Tenure {
 /// What a holder does next, when no request is under way.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Next {
-    Write { at: BootInstant },
+    Write {
+        at: BootInstant,
+    },
     /// The outcome of a write is unknown, or the version is.
-    Read { at: BootInstant },
+    Read {
+        at: BootInstant,
+    },
 }
 
 impl Tenure {

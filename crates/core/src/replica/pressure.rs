@@ -10,6 +10,9 @@ use crate::replica::{Effect, Note, Replica};
 /// Share of the limit that acked history may use: it lets ephemeral consumers resume by cursor.
 const HISTORY_SHARE: usize = 8;
 
+/// Makes room in a journal outside the sent ranges; returns how many entries were merged.
+type Step = fn(&mut Journal, &[Range<u64>]) -> u64;
+
 /// Who still needs the front of a journal.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Reader {
@@ -43,7 +46,7 @@ impl Replica {
             let journal = &mut self.feeds[feed].journal;
             journal.trim_to(needed.unwrap_or(journal.end()));
         }
-        let steps: [fn(&mut Journal, &[Range<u64>]) -> u64; 3] = [
+        let steps: [Step; 3] = [
             |journal, sent| journal.coalesce(sent),
             |journal, sent| {
                 journal.strip_old(sent);
