@@ -64,6 +64,7 @@ impl Replica {
                         let further = |known: &ResourceVersion, new: &ResourceVersion| {
                             known.order(new) != Some(Ordering::Greater)
                         };
+                        let passed = position.clone();
                         if place
                             .delivered
                             .as_ref()
@@ -72,7 +73,7 @@ impl Replica {
                         {
                             place.delivered = position;
                         }
-                        touched.push(feed);
+                        touched.push((feed, passed));
                     }
                 }
                 Progress::Gapped { feed, kind, reason } => {
@@ -103,22 +104,22 @@ impl Replica {
             }
         }
         if let Some(number) = number {
-            touched.into_iter().for_each(|feed| self.pass_unowed(number, id, feed));
+            touched.into_iter().for_each(|(feed, passed)| self.pass_unowed(number, id, feed, passed));
         }
         overtaken
     }
 
     /// Where nothing is outstanding, what the session has passed counts as acked (D.4): the filter dropped it, or it was
-    /// a bookmark.
-    fn pass_unowed(&mut self, number: usize, id: SessionId, feed: usize) {
-        if !self.sessions.get(&id).is_some_and(|session| !session.owes_ack(feed)) {
+    /// a bookmark. What an earlier session was sent beyond that has still to be acked.
+    fn pass_unowed(&mut self, number: usize, id: SessionId, feed: usize, passed: Option<ResourceVersion>) {
+        if self.sessions.get(&id).is_none_or(|session| session.owes_ack(feed)) {
             return;
         }
         let place = &mut self.subscriptions[number].places[feed];
-        if let (Some(acked), Some(delivered)) = (&place.acked, &place.delivered)
-            && (delivered.is_after(acked) || (!delivered.is_ordered() && delivered != acked))
+        if let (Some(acked), Some(passed)) = (&place.acked, passed)
+            && (passed.is_after(acked) || (!passed.is_ordered() && passed != *acked))
         {
-            place.acked.clone_from(&place.delivered);
+            place.acked = Some(passed);
             self.checkpointing.positions_moved();
         }
     }
