@@ -4,6 +4,7 @@ use std::cmp::Ordering;
 
 use crate::codec::cursor::Cursor;
 use crate::frame::{GapReason, SessionId};
+use crate::journal::Coverage;
 use crate::leadership::Role;
 use crate::replica::{AckId, Effect, Note, Now, Replica, SessionEvent};
 use crate::resource_version::ResourceVersion;
@@ -134,7 +135,9 @@ impl Replica {
         for subscription in self.subscriptions.iter_mut().filter(|subscription| subscription.session.is_none()) {
             let place = &mut subscription.places[feed];
             let Some(acked) = place.acked.as_ref().filter(|_| !place.unjudged) else { continue };
-            let passed_all = journal.seq_after(acked).is_some_and(|seq| journal.len_from(seq) == 0);
+            // No entries after it means nothing if they were dropped.
+            let covered = journal.coverage(acked) != Coverage::Lost;
+            let passed_all = covered && journal.seq_after(acked).is_some_and(|seq| journal.len_from(seq) == 0);
             if passed_all && journal.head().is_some_and(|head| head.is_after(acked)) {
                 place.acked = journal.head().cloned();
                 self.checkpointing.positions_moved();
