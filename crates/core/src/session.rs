@@ -467,6 +467,7 @@ impl Session {
     /// Forgets where the place stands; the replica decides anew.
     pub fn wait(&mut self, place: usize) {
         let place = &mut self.places[place];
+        self.unacked.forget(place.feed);
         place.stage = Stage::Waiting;
         place.group_events = 0;
         place.group_open = false;
