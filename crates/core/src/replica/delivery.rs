@@ -94,13 +94,7 @@ impl Replica {
                         self.subscriptions[number].places[feed].give_up(reason);
                         self.checkpointing.positions_moved();
                     }
-                    if let Some(session) = self.sessions.get_mut(&id) {
-                        session
-                            .places
-                            .iter_mut()
-                            .filter(|place| place.feed == feed)
-                            .for_each(|place| place.reset = Some(reason));
-                    }
+                    self.overtake(id, feed);
                 }
             }
         }
