@@ -456,6 +456,22 @@ impl Session {
         place.redelivery = Redelivery::Never;
     }
 
+    /// The subscription was acked up to `acked`, perhaps beyond what this stream has sent: by the stream before it, whose
+    /// ack was late. What it covers does not come again (I3).
+    pub fn skip_acked(&mut self, feed: usize, acked: &ResourceVersion) {
+        for place in self.places.iter_mut().filter(|place| place.feed == feed) {
+            if let Stage::Reading { skip_through, .. } = &mut place.stage
+                && place.position.as_ref().is_some_and(|position| acked.is_after(position))
+            {
+                *skip_through = Some(acked.clone());
+                place.position = Some(acked.clone());
+                place.group_events = 0;
+                place.group_open = false;
+                self.cursor_moved = true;
+            }
+        }
+    }
+
     /// The horizon of a feed has been read.
     pub fn horizon_known(&mut self, feed: usize, horizon: &ResourceVersion) {
         let unknown = |place: &&mut Place| place.feed == feed && place.redelivery == Redelivery::Unknown;

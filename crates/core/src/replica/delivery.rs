@@ -185,6 +185,9 @@ impl Replica {
         let places = &subscription.places;
         if let Some(session) = subscription.session.and_then(|id| self.sessions.get_mut(&id)) {
             session.unacked.acked(|feed| places[feed].acked.as_ref());
+            for (feed, place) in places.iter().enumerate() {
+                place.acked.iter().for_each(|acked| session.skip_acked(feed, acked));
+            }
         }
         Ok(Some(number))
     }
