@@ -554,10 +554,11 @@ impl Session {
         }
     }
 
-    /// The position of everything put into frames so far.
+    /// The position of everything put into frames so far. A place that waits has none: what it had before may name frames
+    /// that were withdrawn and never left.
     pub fn cursor(&self, view: &View<'_>) -> Cursor {
-        let positions =
-            self.places.iter().filter_map(|place| Some((view.feeds[place.feed].fingerprint, place.position.clone()?)));
+        let decided = self.places.iter().filter(|place| !matches!(place.stage, Stage::Waiting));
+        let positions = decided.filter_map(|place| Some((view.feeds[place.feed].fingerprint, place.position.clone()?)));
         Cursor {
             cluster: view.cluster,
             epoch: self.epoch(view.role),
