@@ -409,7 +409,7 @@ impl Replica {
             }
             feed::Effect::Relisted { from, to, changes } => {
                 slot.counts.relists += 1;
-                self.hole_opened(index, &to);
+                self.hole_opened(index, &from, &to);
                 self.feeds[index].journal.relist(from, to, changes, now.wall);
             }
             feed::Effect::Rewound { at } => {
