@@ -352,8 +352,9 @@ impl Replica {
     /// When [`Input::Tick`] is wanted.
     pub fn deadline(&self) -> Option<BootInstant> {
         let feeds = self.feeds.iter().filter_map(|slot| slot.feed.deadline());
-        let sessions = self.sessions.values().filter_map(Session::deadline);
-        let rest = [self.checkpointing.deadline(), self.drain];
+        let sessions = self.sessions.values().filter_map(|session| session.deadline(&self.role));
+        let writes = matches!(self.role, Role::Leading { .. } | Role::Releasing { .. });
+        let rest = [self.checkpointing.deadline().filter(|_| writes), self.drain];
         feeds.chain(sessions).chain(rest.into_iter().flatten()).min()
     }
 

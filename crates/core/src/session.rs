@@ -568,12 +568,14 @@ impl Session {
     }
 
     /// When the session wants to be asked again although nothing happens.
-    pub fn deadline(&self) -> Option<BootInstant> {
+    pub fn deadline(&self, role: &Role) -> Option<BootInstant> {
         if self.room == 0 || self.ended {
             return None;
         }
         let heartbeat = self.last_frame_at + self.open.heartbeat_interval;
-        let batch = self.batch_since.map(|since| since + self.open.batch_delay_max);
+        // What is held back waits for an input, not for a time.
+        let batch = self.batch_since.filter(|_| self.hold(role) == Hold::None);
+        let batch = batch.map(|since| since + self.open.batch_delay_max);
         Some(batch.map_or(heartbeat, |batch| batch.min(heartbeat)))
     }
 
@@ -626,6 +628,8 @@ impl Session {
         if self.waits_for_more(view, now) {
             return None;
         }
+        // Whatever has waited is looked at here; it may turn out to be nothing for this session.
+        self.batch_since = None;
         let mut batch = self.empty_batch(view);
         let mut marker = None;
         let (mut reached, mut acked_by_it) = (Vec::new(), 0);
@@ -665,7 +669,6 @@ impl Session {
             None if batch.is_empty() => return None,
             None => FrameKind::Batch(batch.into_events()),
         };
-        self.batch_since = None;
         let complete = self.places.iter().all(|place| place.snapshot_complete);
         let cursor = self.moved_cursor(view);
         let frame = Frame { epoch: self.epoch(view.role), cursor, kind };
