@@ -8,7 +8,7 @@ use crate::journal::Coverage;
 use crate::leadership::Role;
 use crate::replica::{AckId, Effect, Note, Now, Replica, SessionEvent};
 use crate::resource_version::ResourceVersion;
-use crate::session::{AckError, AckOutcome, AckRequest, Progress};
+use crate::session::{AckError, AckOutcome, AckRequest, Place, Progress};
 
 impl Replica {
     /// Brings everything to rest after an input.
@@ -196,6 +196,14 @@ impl Replica {
         let fingerprints = &self.fingerprints;
         let session = self.sessions.values_mut().find(|session| session.text == text);
         let session = session.ok_or_else(|| AckError::Superseded { session: text.to_owned() })?;
+        // Without a position, as during a snapshot, an older cursor covers nothing and is no error.
+        let ahead = |place: &Place| match (cursor.positions.get(&fingerprints[place.feed]), &place.position) {
+            (Some(acked), Some(sent)) => acked.is_after(sent),
+            (None, _) | (_, None) => false,
+        };
+        if session.places.iter().any(ahead) {
+            return Err(AckError::Ahead);
+        }
         session.unacked.acked(|feed| cursor.positions.get(&fingerprints[feed]));
         Ok(())
     }
