@@ -480,11 +480,14 @@ impl Elector {
                 *since + wait + share(self.parameters.candidate_jitter())
             }
             Sight::Present { record, since } => {
+                let released = record.lease_duration.is_none_or(|l| l <= limits::LEASE_DURATION_RELEASED);
                 let wait = match self.reason_to_campaign(record) {
                     Why::EarlierStart => Duration::ZERO,
-                    Why::Vacant => share(limits::LEASE_RELEASED_JITTER),
+                    Why::Vacant if released => share(limits::LEASE_RELEASED_JITTER),
+                    // Holder and duration can be edited by hand, and then whoever held the Lease before may still lead
+                    // for as long as ours say (I5). A release tells by its duration that nobody does.
                     _ => {
-                        let duration = record.lease_duration.unwrap_or(self.parameters.lease_duration());
+                        let duration = record.lease_duration.unwrap_or_default().max(self.parameters.lease_duration());
                         duration + share(self.parameters.candidate_jitter())
                     }
                 };

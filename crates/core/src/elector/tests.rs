@@ -51,4 +51,5 @@ scripts!(
     e28_wall_clock_steps,
     e29_lease_deleted,
     e30_lease_edited,
+    e30_lease_edited_seen_by_a_candidate,
 );

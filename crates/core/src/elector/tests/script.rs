@@ -194,6 +194,7 @@ impl World {
                         object["spec"]["holderIdentity"] = json!(value);
                         object["spec"]["leaseDurationSeconds"] = json!(if value.is_empty() { 1 } else { 15 });
                     }
+                    "duration" => object["spec"]["leaseDurationSeconds"] = json!(value.parse::<i32>().unwrap()),
                     "transitions" => object["spec"]["leaseTransitions"] = json!(value.parse::<i32>().unwrap()),
                     "preferred" => object["spec"]["preferredHolder"] = json!(value),
                     "checkpoint" => object["metadata"]["annotations"][CHECKPOINT_ANNOTATION] = json!(value),
