@@ -21,6 +21,7 @@ use crate::invariant;
 use crate::leadership::{Announcement, LeaseView, Role};
 use crate::limits;
 use crate::prng::Prng;
+use crate::resource_version::ResourceVersion;
 use crate::time::{BootInstant, WallTime};
 
 pub use identity::Identity;
@@ -108,8 +109,14 @@ impl Elector {
     /// When an acquisition would not raise the epoch (I5).
     pub fn step(&mut self, now: BootInstant, wall: WallTime, input: Input, effects: &mut Vec<Effect>) {
         self.pass_time(now, wall, effects);
-        if self.accepts(&input) {
-            self.take_input(now, input, effects);
+        if let Some(asked_at) = self.accepts(&input) {
+            if let Input::LeaseObserved { record, .. } = &input
+                && self.has_rewound(asked_at.as_ref(), record)
+            {
+                self.take_rewind(now, record.clone(), effects);
+            } else {
+                self.take_input(now, input, effects);
+            }
         }
         self.send_due(now, wall, effects);
     }
@@ -163,8 +170,9 @@ impl Elector {
         };
     }
 
-    /// Whether the input is a command or the answer to a request that is still wanted; an answer frees its request.
-    fn accepts(&mut self, input: &Input) -> bool {
+    /// Whether the input is a command or the answer to a request that is still wanted, with the version that was known
+    /// when the request was sent; an answer frees its request.
+    fn accepts(&mut self, input: &Input) -> Option<Option<ResourceVersion>> {
         let request = match input {
             Input::LeaseObserved { request, .. }
             | Input::LeaseAbsent { request }
@@ -180,9 +188,38 @@ impl Elector {
             | Input::Drained
             | Input::LocalLockHeld
             | Input::LocalLockLost
-            | Input::Tick => return true,
+            | Input::Tick => return Some(None),
         };
-        self.flight.take_if(|flight| flight.request == request).is_some() || self.watch.is(request)
+        match self.flight.take_if(|flight| flight.request == request) {
+            Some(flight) => Some(flight.known),
+            None => self.watch.is(request).then_some(None),
+        }
+    }
+
+    /// Whether a read that was sent when `known` was the newest state found an older one. Such a read is consistent, so
+    /// etcd itself went back in time (Rule D.2-11); a watch may merely lag.
+    fn has_rewound(&self, known: Option<&ResourceVersion>, record: &LeaseRecord) -> bool {
+        known.zip(record.resource_version.as_ref()).is_some_and(|(known, read)| known.is_after(read))
+    }
+
+    /// The Lease is what it was in a backup. Whoever held it when that was made counts as a stranger, this replica too:
+    /// positions of before mean nothing, and the next epoch is above every one seen.
+    fn take_rewind(&mut self, now: BootInstant, record: LeaseRecord, effects: &mut Vec<Effect>) {
+        let from = self.state.phase();
+        self.state = match mem::replace(&mut self.state, State::Ended) {
+            State::Leading(tenure, _) | State::Suspended(tenure) => {
+                self.lose(tenure.epoch, Sight::seen(record, now), Why::Rewound, now, effects, from)
+            }
+            State::Releasing(tenure, after, _) => {
+                self.end_tenure(tenure.epoch, Sight::seen(record, now), after, Why::Rewound, now, effects)
+            }
+            State::Follower(candidacy) => {
+                let fresh = self.begin_to_follow(Sight::seen(record, now), candidacy.campaign_after, effects);
+                State::Follower(fresh)
+            }
+            state @ (State::Idle | State::Acquiring(..) | State::Ended) => state,
+        };
+        effects.push(Effect::Announce(Announcement::Rewound));
     }
 
     /// Second pass: each arm is one row of D.1.
@@ -430,7 +467,8 @@ impl Elector {
         self.state = match mem::replace(&mut self.state, State::Ended) {
             State::Follower(candidacy) if candidacy.read_at.is_some() => {
                 if candidacy.read_at <= Some(now) {
-                    self.send_get(limits::LEASE_REQUEST_TIMEOUT, effects);
+                    let known = candidacy.sight.record().and_then(|record| record.resource_version.clone());
+                    self.send_get(known, limits::LEASE_REQUEST_TIMEOUT, effects);
                 }
                 State::Follower(candidacy)
             }
@@ -544,7 +582,7 @@ impl Elector {
         };
         let timeout = limits::LEASE_REQUEST_TIMEOUT.min(self.parameters.renew_deadline());
         self.moved(Phase::Follower, Phase::Acquiring, why, effects);
-        let request = self.take_off();
+        let request = self.take_off(None);
         effects.push(match write.precondition {
             Some(_) => Effect::PutLease { request, record, timeout },
             None => Effect::CreateLease { request, record, timeout },
@@ -854,26 +892,26 @@ impl Elector {
     ) -> Tenure {
         let timeout = remaining.min(limits::LEASE_REQUEST_TIMEOUT);
         match tenure.next {
-            Next::Read { .. } => self.send_get(timeout, effects),
+            Next::Read { .. } => self.send_get(tenure.record.resource_version.clone(), timeout, effects),
             Next::Write { .. } => {
                 tenure.last_sent = write.sent;
                 tenure.write = Some(write);
-                let request = self.take_off();
+                let request = self.take_off(None);
                 effects.push(Effect::PutLease { request, record, timeout });
             }
         }
         tenure
     }
 
-    fn send_get(&mut self, timeout: Duration, effects: &mut Vec<Effect>) {
-        let request = self.take_off();
+    fn send_get(&mut self, known: Option<ResourceVersion>, timeout: Duration, effects: &mut Vec<Effect>) {
+        let request = self.take_off(known);
         effects.push(Effect::GetLease { request, timeout });
     }
 
     /// Names the one request for the Lease that is under way from here on.
-    fn take_off(&mut self) -> RequestId {
+    fn take_off(&mut self, known: Option<ResourceVersion>) -> RequestId {
         let request = self.next_request();
-        self.flight = Some(Flight { request });
+        self.flight = Some(Flight { request, known });
         request
     }
 
@@ -883,7 +921,7 @@ impl Elector {
     }
 
     fn cancel_flight(&mut self, effects: &mut Vec<Effect>) {
-        effects.extend(self.flight.take().map(|Flight { request }| Effect::Cancel { request }));
+        effects.extend(self.flight.take().map(|Flight { request, .. }| Effect::Cancel { request }));
     }
 
     fn open_watch(&mut self, now: BootInstant, effects: &mut Vec<Effect>) {

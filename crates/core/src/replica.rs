@@ -417,6 +417,7 @@ impl Replica {
                 slot.journal.reset(at.clone());
                 slot.horizon = Some(at);
                 self.void_positions(index, GapReason::ClusterRewound);
+                self.compare_versions(now, Some(index), effects);
             }
             feed::Effect::TypeRemoved { changes } => slot.journal.remove_type(changes, now.wall),
             feed::Effect::Horizon(horizon) => {

@@ -41,6 +41,8 @@ scripts!(
     releasing_shutdown_while_acquiring,
     releasing_never_clears_another_holder,
     releasing_gives_up,
+    e13_etcd_restored_for_the_leader,
+    e13_etcd_restored_for_a_follower,
     e21_restarted_container_takes_over_at_once,
     e22_leader_killed,
     e23_leader_drained,

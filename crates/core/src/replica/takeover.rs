@@ -44,6 +44,7 @@ impl Replica {
                 }
                 self.start_feeds(now, effects);
             }
+            Announcement::Rewound => self.compare_versions(now, None, effects),
             Announcement::CheckpointStored { generation } => {
                 let stored = self.checkpointing.stored(generation, now.boot);
                 for (subscription, positions) in self.subscriptions.iter_mut().zip(stored.into_iter().flatten()) {
@@ -128,6 +129,13 @@ impl Replica {
             subscription.load(stored, &self.fingerprints);
         }
         self.checkpointing.keep_unknown(checkpoint);
+    }
+
+    /// Versions were seen to fall: every feed but the one that saw it asks whether its own did (Rule D.2-11).
+    pub(super) fn compare_versions(&mut self, now: Now, seen_by: Option<usize>, effects: &mut Vec<Effect>) {
+        for index in (0..self.feeds.len()).filter(|index| Some(*index) != seen_by) {
+            self.step_feed(index, now, feed::Input::CheckRewind, effects);
+        }
     }
 
     /// All positions of a feed mean nothing any more.

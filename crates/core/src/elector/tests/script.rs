@@ -5,7 +5,7 @@
 //! carry out the request under way and answers it; `apply` carries it out and keeps the answer back, which `late`
 //! delivers; `delay` keeps the request itself on its way until it does `arrive`; `fail Timeout` tells the machine that
 //! there was no answer. `show` delivers the present state on the watch, `keep` and `show-kept` an
-//! earlier one, `show-deletion` an earlier deletion; `close` ends
+//! earlier one, `restore` makes the kept state the present one, as a restored backup does; `show-deletion` an earlier deletion; `close` ends
 //! the watch, `break Expired` breaks it.
 
 use std::fmt::Write as _;
@@ -125,6 +125,10 @@ impl World {
                 self.show_deletion(request);
             }
             ["keep"] => self.kept = self.store.record(),
+            ["restore"] => {
+                let kept = self.kept.take().expect("a state was kept");
+                self.store.restore(&kept);
+            }
             ["show-kept"] => {
                 let request = self.watch.expect("a watch is open");
                 let record = self.kept.take().expect("a state was kept");
@@ -273,7 +277,10 @@ impl World {
                 format!("say {role} (holder {:?}, seen {seen})", lease.holder_identity)
             }
             Effect::Announce(Announcement::Acquired { checkpoint }) => format!("say Acquired {checkpoint:?}"),
-            Effect::Announce(Announcement::CheckpointSeen { checkpoint }) => format!("say CheckpointSeen {checkpoint:?}"),
+            Effect::Announce(Announcement::CheckpointSeen { checkpoint }) => {
+                format!("say CheckpointSeen {checkpoint:?}")
+            }
+            Effect::Announce(Announcement::Rewound) => "say Rewound".to_owned(),
             Effect::Announce(Announcement::CheckpointStored { generation }) => {
                 format!("say CheckpointStored {generation}")
             }

@@ -72,6 +72,15 @@ impl Store {
         last
     }
 
+    /// A backup with this Lease in it is restored: versions go on from there.
+    pub(super) fn restore(&mut self, record: &LeaseRecord) {
+        let version = record.resource_version.as_ref().expect("it was stored").to_string();
+        self.version = version.parse().expect("versions here are numbers");
+        let mut object: Value = serde_json::from_slice(&record.encode()).expect("it was encoded");
+        object["metadata"]["resourceVersion"] = json!(version);
+        self.object = Some(object);
+    }
+
     fn write(&mut self, mut object: Value) {
         self.version += 1;
         object["metadata"]["resourceVersion"] = json!(self.version.to_string());
