@@ -150,7 +150,13 @@ impl Feed {
             match event {
                 WatchEvent::Added(object) | WatchEvent::Modified(object) => streaming.staged.put(object, &self.cache),
                 WatchEvent::Deleted(object) => streaming.staged.remove(&object),
-                WatchEvent::Bookmark { initial_events_end: false, .. } => {}
+                WatchEvent::Bookmark { initial_events_end: false, .. } => {
+                    // Rule 10: the end comes before any other bookmark. This server sends a plain watch, whose events
+                    // would keep a list waiting that never ends.
+                    effects.push(Effect::Cancel { request: streaming.request });
+                    self.streaming = false;
+                    return self.begin(now, Plan::List(Listing::new(streaming.goal)), effects);
+                }
                 WatchEvent::Error(failure) => {
                     effects.push(Effect::Cancel { request: streaming.request });
                     return self.on_streaming_failed(now, streaming.goal, &failure, effects);

@@ -302,5 +302,6 @@ scripts! {
     selector_deletes_may_be_unselections,
     streaming_list,
     streaming_list_falls_back,
+    streaming_list_of_a_plain_watch,
     version_too_large_waits,
 }
