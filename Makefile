@@ -44,7 +44,7 @@ unit: ## unit, property and golden tests: Rust alone
 	$(CARGO) test --locked -p sidewatch --lib --bins
 
 sim: ## the shipped machines against the model of the API server, SIM_RUNS seeds
-	$(CARGO) run --locked --profile checked -p sidewatch-sim -- --runs $(SIM_RUNS)
+	$(CARGO) run --locked --profile checked -p sidewatch-sim -- --seeds $(SIM_RUNS)
 
 doc: ## documentation, warnings are errors, and its examples
 	RUSTDOCFLAGS='-D warnings' $(CARGO) doc --locked --workspace --no-deps --document-private-items

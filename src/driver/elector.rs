@@ -364,7 +364,7 @@ impl Driver {
                 match &announcement {
                     Announcement::Role { role, .. } => self.metrics.leadership.role_changed(role),
                     Announcement::CheckpointStored { .. } => _ = self.metrics.checkpoint.writes.inc(),
-                    Announcement::Acquired { .. } | Announcement::CheckpointSeen { .. } => {}
+                    Announcement::Acquired { .. } | Announcement::CheckpointSeen { .. } | Announcement::Rewound => {}
                 }
                 let waiting = if self.backlog.is_empty() {
                     match self.ports.announcements.try_send(announcement) {

@@ -21,6 +21,7 @@ use crate::invariant;
 use crate::leadership::{Announcement, LeaseView, Role};
 use crate::limits;
 use crate::prng::Prng;
+use crate::resource_version::ResourceVersion;
 use crate::time::{BootInstant, WallTime};
 
 pub use identity::Identity;
@@ -108,8 +109,14 @@ impl Elector {
     /// When an acquisition would not raise the epoch (I5).
     pub fn step(&mut self, now: BootInstant, wall: WallTime, input: Input, effects: &mut Vec<Effect>) {
         self.pass_time(now, wall, effects);
-        if self.accepts(&input) {
-            self.take_input(now, input, effects);
+        if let Some(asked_at) = self.accepts(&input) {
+            if let Input::LeaseObserved { record, .. } = &input
+                && self.has_rewound(asked_at.as_ref(), record)
+            {
+                self.take_rewind(now, record.clone(), effects);
+            } else {
+                self.take_input(now, input, effects);
+            }
         }
         self.send_due(now, wall, effects);
     }
@@ -163,8 +170,9 @@ impl Elector {
         };
     }
 
-    /// Whether the input is a command or the answer to a request that is still wanted; an answer frees its request.
-    fn accepts(&mut self, input: &Input) -> bool {
+    /// Whether the input is a command or the answer to a request that is still wanted, with the version that was known
+    /// when the request was sent; an answer frees its request.
+    fn accepts(&mut self, input: &Input) -> Option<Option<ResourceVersion>> {
         let request = match input {
             Input::LeaseObserved { request, .. }
             | Input::LeaseAbsent { request }
@@ -180,9 +188,38 @@ impl Elector {
             | Input::Drained
             | Input::LocalLockHeld
             | Input::LocalLockLost
-            | Input::Tick => return true,
+            | Input::Tick => return Some(None),
         };
-        self.flight.take_if(|flight| flight.request == request).is_some() || self.watch.is(request)
+        match self.flight.take_if(|flight| flight.request == request) {
+            Some(flight) => Some(flight.known),
+            None => self.watch.is(request).then_some(None),
+        }
+    }
+
+    /// Whether a read that was sent when `known` was the newest state found an older one. Such a read is consistent, so
+    /// etcd itself went back in time (Rule D.2-11); a watch may merely lag.
+    fn has_rewound(&self, known: Option<&ResourceVersion>, record: &LeaseRecord) -> bool {
+        known.zip(record.resource_version.as_ref()).is_some_and(|(known, read)| known.is_after(read))
+    }
+
+    /// The Lease is what it was in a backup. Whoever held it when that was made counts as a stranger, this replica too:
+    /// positions of before mean nothing, and the next epoch is above every one seen.
+    fn take_rewind(&mut self, now: BootInstant, record: LeaseRecord, effects: &mut Vec<Effect>) {
+        let from = self.state.phase();
+        self.state = match mem::replace(&mut self.state, State::Ended) {
+            State::Leading(tenure, _) | State::Suspended(tenure) => {
+                self.lose(tenure.epoch, Sight::seen(record, now), Why::Rewound, now, effects, from)
+            }
+            State::Releasing(tenure, after, _) => {
+                self.end_tenure(tenure.epoch, Sight::seen(record, now), after, Why::Rewound, now, effects)
+            }
+            State::Follower(candidacy) => {
+                let fresh = self.begin_to_follow(Sight::seen(record, now), candidacy.campaign_after, effects);
+                State::Follower(fresh)
+            }
+            state @ (State::Idle | State::Acquiring(..) | State::Ended) => state,
+        };
+        effects.push(Effect::Announce(Announcement::Rewound));
     }
 
     /// Second pass: each arm is one row of D.1.
@@ -197,32 +234,30 @@ impl Elector {
             (state, Input::Start) => state,
 
             // D.1 Follower: the Lease changed; or it is a write of ours whose answer was lost.
-            (State::Follower(candidacy), Input::LeaseObserved { request, record }) => {
+            (State::Follower(candidacy), Input::LeaseObserved { record, .. }) => {
                 match candidacy.unsettled.clone().filter(|write| write.acquired(&record, &self.identity)) {
                     Some(write) => self.acquired(record, &write, Why::FoundApplied, now, effects),
-                    None => State::Follower(self.follow(candidacy, record, self.source(request), now, effects)),
+                    None => State::Follower(self.follow(candidacy, record, now, effects)),
                 }
             }
             // The answer to the write decides, and a conflict is read again.
             (state @ State::Acquiring(..), Input::LeaseObserved { .. }) => state,
             // D.1 Leading, Suspended: GET or watch; still me goes on, anybody else ends it at once.
-            (State::Leading(tenure, until), Input::LeaseObserved { request, record }) => {
-                match self.judge(&tenure, &record, self.source(request)) {
+            (State::Leading(tenure, until), Input::LeaseObserved { record, .. }) => {
+                match self.judge(&tenure, &record) {
                     Verdict::Stale => State::Leading(tenure, until),
                     Verdict::Mine => self.hold_on(tenure, Some(until), record, now, effects),
                     Verdict::Lost(why) => self.lose(tenure.epoch, Sight::seen(record, now), why, now, effects, from),
                 }
             }
-            (State::Suspended(tenure), Input::LeaseObserved { request, record }) => {
-                match self.judge(&tenure, &record, self.source(request)) {
-                    Verdict::Stale => State::Suspended(tenure),
-                    Verdict::Mine => self.hold_on(tenure, None, record, now, effects),
-                    Verdict::Lost(why) => self.lose(tenure.epoch, Sight::seen(record, now), why, now, effects, from),
-                }
-            }
+            (State::Suspended(tenure), Input::LeaseObserved { record, .. }) => match self.judge(&tenure, &record) {
+                Verdict::Stale => State::Suspended(tenure),
+                Verdict::Mine => self.hold_on(tenure, None, record, now, effects),
+                Verdict::Lost(why) => self.lose(tenure.epoch, Sight::seen(record, now), why, now, effects, from),
+            },
             // D.1 Releasing: a holder is cleared only if it was read as oneself.
-            (State::Releasing(tenure, after, stage), Input::LeaseObserved { request, record }) => {
-                match self.judge(&tenure, &record, self.source(request)) {
+            (State::Releasing(tenure, after, stage), Input::LeaseObserved { record, .. }) => {
+                match self.judge(&tenure, &record) {
                     Verdict::Stale => State::Releasing(tenure, after, stage),
                     Verdict::Mine => State::Releasing(tenure.observed(record, now), after, stage),
                     Verdict::Lost(why) => {
@@ -432,7 +467,8 @@ impl Elector {
         self.state = match mem::replace(&mut self.state, State::Ended) {
             State::Follower(candidacy) if candidacy.read_at.is_some() => {
                 if candidacy.read_at <= Some(now) {
-                    self.send_get(limits::LEASE_REQUEST_TIMEOUT, effects);
+                    let known = candidacy.sight.record().and_then(|record| record.resource_version.clone());
+                    self.send_get(known, limits::LEASE_REQUEST_TIMEOUT, effects);
                 }
                 State::Follower(candidacy)
             }
@@ -483,11 +519,14 @@ impl Elector {
                 *since + wait + share(self.parameters.candidate_jitter())
             }
             Sight::Present { record, since } => {
+                let released = record.lease_duration.is_none_or(|l| l <= limits::LEASE_DURATION_RELEASED);
                 let wait = match self.reason_to_campaign(record) {
                     Why::EarlierStart => Duration::ZERO,
-                    Why::Vacant => share(limits::LEASE_RELEASED_JITTER),
+                    Why::Vacant if released => share(limits::LEASE_RELEASED_JITTER),
+                    // Holder and duration can be edited by hand, and then whoever held the Lease before may still lead
+                    // for as long as ours say (I5). A release tells by its duration that nobody does.
                     _ => {
-                        let duration = record.lease_duration.unwrap_or(self.parameters.lease_duration());
+                        let duration = record.lease_duration.unwrap_or_default().max(self.parameters.lease_duration());
                         duration + share(self.parameters.candidate_jitter())
                     }
                 };
@@ -544,7 +583,7 @@ impl Elector {
         };
         let timeout = limits::LEASE_REQUEST_TIMEOUT.min(self.parameters.renew_deadline());
         self.moved(Phase::Follower, Phase::Acquiring, why, effects);
-        let request = self.take_off();
+        let request = self.take_off(None);
         effects.push(match write.precondition {
             Some(_) => Effect::PutLease { request, record, timeout },
             None => Effect::CreateLease { request, record, timeout },
@@ -754,14 +793,13 @@ impl Elector {
         &mut self,
         mut candidacy: Candidacy,
         record: LeaseRecord,
-        source: Source,
         now: BootInstant,
         effects: &mut Vec<Effect>,
     ) -> Candidacy {
         candidacy.read_at = None;
         if let Some(known) = candidacy.sight.record() {
             let same = known.uid == record.uid && known.resource_version == record.resource_version;
-            if same || (source == Source::Watch && is_older(&record, known)) {
+            if same || is_older(&record, known) {
                 return candidacy;
             }
         }
@@ -789,14 +827,9 @@ impl Elector {
         candidacy
     }
 
-    /// Where an observation comes from.
-    fn source(&self, request: RequestId) -> Source {
-        if self.watch.is(request) { Source::Watch } else { Source::Read }
-    }
-
     /// What a state of the Lease, read by its holder, means.
-    fn judge(&self, tenure: &Tenure, record: &LeaseRecord, source: Source) -> Verdict {
-        if source == Source::Watch && is_older(record, &tenure.record) {
+    fn judge(&self, tenure: &Tenure, record: &LeaseRecord) -> Verdict {
+        if is_older(record, &tenure.record) {
             Verdict::Stale
         } else if record.uid != tenure.record.uid {
             Verdict::Lost(Why::LeaseReplaced)
@@ -860,26 +893,26 @@ impl Elector {
     ) -> Tenure {
         let timeout = remaining.min(limits::LEASE_REQUEST_TIMEOUT);
         match tenure.next {
-            Next::Read { .. } => self.send_get(timeout, effects),
+            Next::Read { .. } => self.send_get(tenure.record.resource_version.clone(), timeout, effects),
             Next::Write { .. } => {
                 tenure.last_sent = write.sent;
                 tenure.write = Some(write);
-                let request = self.take_off();
+                let request = self.take_off(None);
                 effects.push(Effect::PutLease { request, record, timeout });
             }
         }
         tenure
     }
 
-    fn send_get(&mut self, timeout: Duration, effects: &mut Vec<Effect>) {
-        let request = self.take_off();
+    fn send_get(&mut self, known: Option<ResourceVersion>, timeout: Duration, effects: &mut Vec<Effect>) {
+        let request = self.take_off(known);
         effects.push(Effect::GetLease { request, timeout });
     }
 
     /// Names the one request for the Lease that is under way from here on.
-    fn take_off(&mut self) -> RequestId {
+    fn take_off(&mut self, known: Option<ResourceVersion>) -> RequestId {
         let request = self.next_request();
-        self.flight = Some(Flight { request });
+        self.flight = Some(Flight { request, known });
         request
     }
 
@@ -889,7 +922,7 @@ impl Elector {
     }
 
     fn cancel_flight(&mut self, effects: &mut Vec<Effect>) {
-        effects.extend(self.flight.take().map(|Flight { request }| Effect::Cancel { request }));
+        effects.extend(self.flight.take().map(|Flight { request, .. }| Effect::Cancel { request }));
     }
 
     fn open_watch(&mut self, now: BootInstant, effects: &mut Vec<Effect>) {
@@ -962,16 +995,6 @@ enum Verdict {
     Mine,
     /// It does not.
     Lost(Why),
-}
-
-/// Where an observation of the Lease comes from.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Source {
-    /// A watch, which may lag behind.
-    Watch,
-    /// A GET without a version: the most recent state there is. A version that fell means that etcd was restored from a
-    /// backup (E row 13), and then this is the truth.
-    Read,
 }
 
 /// Whether `record` is an earlier state than `known`, as a lagging watch may still show.

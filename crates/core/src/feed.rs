@@ -395,6 +395,8 @@ pub struct Feed {
     lists_expired: u32,
     /// Answers in a row that the version asked for is too large.
     versions_too_large: u32,
+    /// Lists in a row that are new and hold objects older than the cached ones.
+    contradictions: u32,
     /// Watches in a row that ended at once and empty.
     watches_empty: u32,
     /// Where an event could not be understood, or the server could not send it.
@@ -464,6 +466,7 @@ impl Feed {
             streaming: false,
             lists_expired: 0,
             versions_too_large: 0,
+            contradictions: 0,
             watches_empty: 0,
             stuck_at: None,
             last_watch_start: None,

@@ -65,6 +65,8 @@ pub enum Announcement {
         /// Text of the checkpoint annotation, none when there is none.
         checkpoint: Option<String>,
     },
+    /// A consistent read of the Lease was older than one before: etcd may have been restored from a backup.
+    Rewound,
     /// A Lease write stored this generation of our checkpoint.
     CheckpointStored {
         /// The generation given with the text.

@@ -364,8 +364,9 @@ impl Replica {
     /// When [`Input::Tick`] is wanted.
     pub fn deadline(&self) -> Option<BootInstant> {
         let feeds = self.feeds.iter().filter_map(|slot| slot.feed.deadline());
-        let sessions = self.sessions.values().filter_map(Session::deadline);
-        let rest = [self.checkpointing.deadline(), self.drain];
+        let sessions = self.sessions.values().filter_map(|session| session.deadline(&self.role));
+        let writes = matches!(self.role, Role::Leading { .. } | Role::Releasing { .. });
+        let rest = [self.checkpointing.deadline().filter(|_| writes), self.drain];
         feeds.chain(sessions).chain(rest.into_iter().flatten()).min()
     }
 
@@ -421,7 +422,7 @@ impl Replica {
             }
             feed::Effect::Relisted { from, to, changes } => {
                 slot.counts.relists += 1;
-                self.hole_opened(index, &to);
+                self.hole_opened(index, &from, &to);
                 self.feeds[index].journal.relist(from, to, changes, now.wall);
             }
             feed::Effect::Rewound { at } => {
@@ -430,6 +431,7 @@ impl Replica {
                 slot.journal.reset(at.clone());
                 slot.horizon = Some(at);
                 self.void_positions(index, GapReason::ClusterRewound);
+                self.compare_versions(now, Some(index), effects);
             }
             feed::Effect::TypeRemoved { changes } => slot.journal.remove_type(changes, now.wall),
             feed::Effect::Horizon(horizon) => {

@@ -392,6 +392,14 @@ impl Session {
         self.places[place].begin_snapshot(at, snapshot, resume_seq);
     }
 
+    /// The subscription was acked up to `acked`, perhaps beyond what this stream has sent: by the stream before it, whose
+    /// ack was late. What it covers does not come again (I3).
+    pub fn skip_acked(&mut self, feed: usize, acked: &ResourceVersion) {
+        for place in self.places.iter_mut().filter(|place| place.feed == feed) {
+            self.cursor_moved |= place.skip_acked(acked);
+        }
+    }
+
     /// The horizon of a feed has been read.
     pub fn horizon_known(&mut self, feed: usize, horizon: &ResourceVersion) {
         self.places.iter_mut().filter(|place| place.feed == feed).for_each(|place| place.horizon_known(horizon));
@@ -399,6 +407,7 @@ impl Session {
 
     /// Forgets where the place stands; the replica decides anew.
     pub fn wait(&mut self, place: usize) {
+        self.unacked.forget(self.places[place].feed);
         self.places[place].wait();
     }
 
@@ -457,10 +466,11 @@ impl Session {
         }
     }
 
-    /// The position of everything put into frames so far.
+    /// The position of everything put into frames so far. A place that waits has none: what it had before may name frames
+    /// that were withdrawn and never left.
     pub fn cursor(&self, view: &View<'_>) -> Cursor {
-        let positions =
-            self.places.iter().filter_map(|place| Some((view.feeds[place.feed].fingerprint, place.position.clone()?)));
+        let decided = self.places.iter().filter(|place| !place.is_waiting());
+        let positions = decided.filter_map(|place| Some((view.feeds[place.feed].fingerprint, place.position.clone()?)));
         Cursor {
             cluster: view.cluster,
             epoch: self.epoch(view.role),
@@ -470,12 +480,14 @@ impl Session {
     }
 
     /// When the session wants to be asked again although nothing happens.
-    pub fn deadline(&self) -> Option<BootInstant> {
+    pub fn deadline(&self, role: &Role) -> Option<BootInstant> {
         if self.room == 0 || self.ended {
             return None;
         }
         let heartbeat = self.last_frame_at + self.open.heartbeat_interval;
-        let batch = self.batch_since.map(|since| since + self.open.batch_delay_max);
+        // What is held back waits for an input, not for a time.
+        let batch = self.batch_since.filter(|_| self.hold(role) == Hold::None);
+        let batch = batch.map(|since| since + self.open.batch_delay_max);
         Some(batch.map_or(heartbeat, |batch| batch.min(heartbeat)))
     }
 
@@ -528,6 +540,8 @@ impl Session {
         if self.waits_for_more(view, now) {
             return None;
         }
+        // Whatever has waited is looked at here; it may turn out to be nothing for this session.
+        self.batch_since = None;
         let mut batch = self.empty_batch(view);
         let mut marker = None;
         let (mut reached, mut acked_by_it) = (Vec::new(), 0);
@@ -566,7 +580,6 @@ impl Session {
             None if batch.is_empty() => return None,
             None => FrameKind::Batch(batch.into_events()),
         };
-        self.batch_since = None;
         let complete = self.places.iter().all(Place::snapshot_complete);
         let cursor = self.moved_cursor(view);
         let frame = Frame { epoch: self.epoch(view.role), cursor, kind };

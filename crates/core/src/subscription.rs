@@ -136,15 +136,20 @@ impl Place {
         self.resets_at = None;
     }
 
+    /// The position that an ack may be about to confirm: what follows it is still needed.
+    pub fn held(&self) -> Option<&ResourceVersion> {
+        self.acked.as_ref().or(self.resets_at.as_ref())
+    }
+
     /// Entries that were sent and are not acked: they stay as they are until they are acked.
     pub fn sent(&self, journal: &Journal) -> Option<Range<u64>> {
-        let acked = journal.seq_after(self.acked.as_ref()?)?;
+        let acked = journal.seq_after(self.held()?)?;
         (acked < self.sent_seq).then_some(acked..self.sent_seq)
     }
 
     /// The first entry that this subscription still needs; none when it needs none.
     pub fn needs_from(&self, journal: &Journal) -> Option<u64> {
-        journal.seq_after(self.acked.as_ref()?)
+        journal.seq_after(self.held()?)
     }
 }
 

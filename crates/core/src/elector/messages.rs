@@ -188,6 +188,8 @@ pub enum Why {
     LeaseReplaced,
     /// The Lease is gone.
     LeaseDeleted,
+    /// A consistent read found an older state of the Lease: etcd was restored from a backup.
+    Rewound,
     /// The Lease prefers another holder.
     PreferredHolder,
     /// [`Input::StepDown`].

@@ -127,9 +127,11 @@ impl Stage {
 }
 
 /// The one request for the Lease that is under way.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Flight {
     pub(super) request: RequestId,
+    /// Of a read: the newest version known when it was sent.
+    pub(super) known: Option<ResourceVersion>,
 }
 
 /// The watch of the Lease.

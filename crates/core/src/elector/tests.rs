@@ -34,7 +34,6 @@ scripts!(
     leading_reads_another_holder,
     leading_uid_changed,
     leading_preferred_holder,
-    e13_cluster_rewound,
     leading_ignores_a_lagging_watch,
     suspended_resumes_in_the_same_epoch,
     suspended_then_lost,
@@ -42,6 +41,8 @@ scripts!(
     releasing_shutdown_while_acquiring,
     releasing_never_clears_another_holder,
     releasing_gives_up,
+    e13_etcd_restored_for_the_leader,
+    e13_etcd_restored_for_a_follower,
     e21_restarted_container_takes_over_at_once,
     e22_leader_killed,
     e23_leader_drained,
@@ -52,4 +53,5 @@ scripts!(
     e28_wall_clock_steps,
     e29_lease_deleted,
     e30_lease_edited,
+    e30_lease_edited_seen_by_a_candidate,
 );

@@ -20,6 +20,9 @@ const LISTS_EXPIRED_MAX: u32 = 3;
 /// Answers "version too large" in a row after which any consistent version is asked for.
 const VERSIONS_TOO_LARGE_MAX: u32 = 2;
 
+/// Lists in a row that are not older than the cache and hold older objects, before the cache is given up.
+const CONTRADICTIONS_MAX: u32 = 2;
+
 /// What a list is for.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Goal {
@@ -147,7 +150,13 @@ impl Feed {
             match event {
                 WatchEvent::Added(object) | WatchEvent::Modified(object) => streaming.staged.put(object, &self.cache),
                 WatchEvent::Deleted(object) => streaming.staged.remove(&object),
-                WatchEvent::Bookmark { initial_events_end: false, .. } => {}
+                WatchEvent::Bookmark { initial_events_end: false, .. } => {
+                    // Rule 10: the end comes before any other bookmark. This server sends a plain watch, whose events
+                    // would keep a list waiting that never ends.
+                    effects.push(Effect::Cancel { request: streaming.request });
+                    self.streaming = false;
+                    return self.begin(now, Plan::List(Listing::new(streaming.goal)), effects);
+                }
                 WatchEvent::Error(failure) => {
                     effects.push(Effect::Cancel { request: streaming.request });
                     return self.on_streaming_failed(now, streaming.goal, &failure, effects);
@@ -189,7 +198,7 @@ impl Feed {
             (Goal::Relist, Some(from)) => {
                 let gone =
                     if self.spec.has_selector() { DeleteReason::DeletedOrUnselected } else { DeleteReason::Deleted };
-                let changes = relist::diff(&self.cache, &staged, gone)?;
+                let changes = relist::diff(&self.cache, &staged, gone).inspect_err(|Stale| self.contradictions += 1)?;
                 effects.push(Effect::Noted(Note::Relist));
                 effects.push(Effect::Relisted { from, to: version.clone(), changes });
             }
@@ -200,6 +209,7 @@ impl Feed {
         self.recover_from = None;
         self.lists_expired = 0;
         self.versions_too_large = 0;
+        self.contradictions = 0;
         self.watches_empty = 0;
         self.stuck_at = None;
         // A consistent list has just shown what a probe would ask for.
@@ -212,7 +222,12 @@ impl Feed {
     fn on_stale_list(&mut self, now: BootInstant, goal: Goal, effects: &mut Vec<Effect>) -> Phase {
         effects.push(Effect::Noted(Note::StaleList));
         self.suspect_rewind(now);
-        let goal = if matches!(goal, Goal::Recover(_)) { Goal::First } else { goal };
+        let goal = match goal {
+            Goal::Recover(_) => Goal::First,
+            // New lists with objects older than the cached ones: versions went back and have passed `head` again since.
+            Goal::Relist if self.contradictions >= CONTRADICTIONS_MAX => Goal::Reset,
+            goal => goal,
+        };
         self.list_again_later(now, goal, "the list is older than what was seen before".into(), effects)
     }
 

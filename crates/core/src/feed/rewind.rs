@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::codec::status::Failure;
 use crate::feed::backoff::Backoff;
-use crate::feed::listing::{Goal, Listing};
+use crate::feed::listing::{Goal, Listing, Streaming};
 use crate::feed::{Effect, Feed, ListMode, ListRequest, Phase, Plan, RequestId};
 use crate::limits::{ANSWER_GRACE, REQUEST_TIMEOUT};
 use crate::resource_version::ResourceVersion;
@@ -171,6 +171,10 @@ impl Feed {
         let verdict = probe.verdict(version);
         let request = match (&phase, &verdict) {
             (_, Verdict::Fresh) => return phase,
+            // Everything is being read anew already; begun again with each probe, a long list would never end.
+            (Phase::Listing(_, Listing { goal: Goal::Reset, .. }), _)
+            | (Phase::Streaming(Streaming { goal: Goal::Reset, .. }), _)
+            | (Phase::Waiting(_, Plan::List(Listing { goal: Goal::Reset, .. })), _) => return phase,
             (Phase::Listing(sent, _), Verdict::Rewound) => Some(sent.request),
             (Phase::Streaming(streaming), Verdict::Rewound) => Some(streaming.request),
             (Phase::Watching(watch), Verdict::Rewound) => Some(watch.request),

@@ -303,5 +303,6 @@ scripts! {
     short_watch_to_the_horizon,
     streaming_list,
     streaming_list_falls_back,
+    streaming_list_of_a_plain_watch,
     version_too_large_waits,
 }

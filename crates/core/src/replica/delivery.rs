@@ -4,9 +4,11 @@ use std::cmp::Ordering;
 
 use crate::codec::cursor::Cursor;
 use crate::frame::{GapReason, SessionId};
+use crate::journal::Coverage;
 use crate::leadership::Role;
 use crate::replica::{AckId, Effect, Note, Now, Replica, SessionEvent};
 use crate::resource_version::ResourceVersion;
+use crate::session::place::Place;
 use crate::session::{AckError, AckOutcome, AckRequest, Progress};
 
 impl Replica {
@@ -65,6 +67,7 @@ impl Replica {
                         let further = |known: &ResourceVersion, new: &ResourceVersion| {
                             known.order(new) != Some(Ordering::Greater)
                         };
+                        let passed = position.clone();
                         if place
                             .delivered
                             .as_ref()
@@ -73,7 +76,7 @@ impl Replica {
                         {
                             place.delivered = position;
                         }
-                        touched.push(feed);
+                        touched.push((feed, passed));
                     }
                 }
                 Progress::Gapped { feed, kind, reason } => {
@@ -95,33 +98,27 @@ impl Replica {
                         self.subscriptions[number].places[feed].give_up(reason);
                         self.checkpointing.positions_moved();
                     }
-                    if let Some(session) = self.sessions.get_mut(&id) {
-                        session
-                            .places
-                            .iter_mut()
-                            .filter(|place| place.feed == feed)
-                            .for_each(|place| place.reset = Some(reason));
-                    }
+                    self.overtake(id, feed);
                 }
             }
         }
         if let Some(number) = number {
-            touched.into_iter().for_each(|feed| self.pass_unowed(number, id, feed));
+            touched.into_iter().for_each(|(feed, passed)| self.pass_unowed(number, id, feed, passed));
         }
         overtaken
     }
 
     /// Where nothing is outstanding, what the session has passed counts as acked (D.4): the filter dropped it, or it was
-    /// a bookmark.
-    fn pass_unowed(&mut self, number: usize, id: SessionId, feed: usize) {
+    /// a bookmark. What an earlier session was sent beyond that has still to be acked.
+    fn pass_unowed(&mut self, number: usize, id: SessionId, feed: usize, passed: Option<ResourceVersion>) {
         if self.sessions.get(&id).is_none_or(|session| session.owes_ack(feed)) {
             return;
         }
         let place = &mut self.subscriptions[number].places[feed];
-        if let (Some(acked), Some(delivered)) = (&place.acked, &place.delivered)
-            && (delivered.is_after(acked) || (!delivered.is_ordered() && delivered != acked))
+        if let (Some(acked), Some(passed)) = (&place.acked, passed)
+            && (passed.is_after(acked) || (!passed.is_ordered() && passed != *acked))
         {
-            place.acked.clone_from(&place.delivered);
+            place.acked = Some(passed);
             self.checkpointing.positions_moved();
         }
     }
@@ -136,7 +133,9 @@ impl Replica {
         for subscription in self.subscriptions.iter_mut().filter(|subscription| subscription.session.is_none()) {
             let place = &mut subscription.places[feed];
             let Some(acked) = place.acked.as_ref().filter(|_| !place.unjudged) else { continue };
-            let passed_all = journal.seq_after(acked).is_some_and(|seq| journal.len_from(seq) == 0);
+            // No entries after it means nothing if they were dropped.
+            let covered = journal.coverage(acked) != Coverage::Lost;
+            let passed_all = covered && journal.seq_after(acked).is_some_and(|seq| journal.len_from(seq) == 0);
             if passed_all && journal.head().is_some_and(|head| head.is_after(acked)) {
                 place.acked = journal.head().cloned();
                 self.checkpointing.positions_moved();
@@ -191,6 +190,9 @@ impl Replica {
         let places = &subscription.places;
         if let Some(session) = subscription.session.and_then(|id| self.sessions.get_mut(&id)) {
             session.unacked.acked(|feed| places[feed].acked.as_ref());
+            for (feed, place) in places.iter().enumerate() {
+                place.acked.iter().for_each(|acked| session.skip_acked(feed, acked));
+            }
         }
         Ok(Some(number))
     }
@@ -199,6 +201,14 @@ impl Replica {
         let fingerprints = &self.fingerprints;
         let session = self.sessions.values_mut().find(|session| session.text == text);
         let session = session.ok_or_else(|| AckError::Superseded { session: text.to_owned() })?;
+        // Without a position, as during a snapshot, an older cursor covers nothing and is no error.
+        let ahead = |place: &Place| match (cursor.positions.get(&fingerprints[place.feed]), &place.position) {
+            (Some(acked), Some(sent)) => acked.is_after(sent),
+            (None, _) | (_, None) => false,
+        };
+        if session.places.iter().any(ahead) {
+            return Err(AckError::Ahead);
+        }
         session.unacked.acked(|feed| cursor.positions.get(&fingerprints[feed]));
         Ok(())
     }

@@ -76,11 +76,21 @@ impl Replica {
     }
 
     /// Gives up the place of the reader furthest behind that has not been sent everything. Returns whether there was one.
+    ///
+    /// A reader at the end holds nothing. What was sent and not acked stays, and with it the session that sends it again:
+    /// it would only begin anew at the ack.
     fn give_up_the_last(&mut self, feed: usize) -> bool {
         let end = self.feeds[feed].journal.end();
-        let behind = self.readers(feed).filter(|(_, reader)| match reader {
-            Reader::Subscription(number) => self.subscriptions[*number].places[feed].sent_seq < end,
-            Reader::Session(_) => true,
+        let has_position = |id: &SessionId| {
+            let attached = self.subscriptions.iter().find(|subscription| subscription.session == Some(*id));
+            attached.is_some_and(|subscription| subscription.places[feed].held().is_some())
+        };
+        let behind = self.readers(feed).filter(|(seq, reader)| {
+            *seq < end
+                && match reader {
+                    Reader::Subscription(number) => self.subscriptions[*number].places[feed].sent_seq < end,
+                    Reader::Session(id) => !has_position(id),
+                }
         });
         let Some((_, last)) = behind.min_by_key(|(seq, _)| *seq) else { return false };
         let standby = !self.owns_positions();
@@ -103,7 +113,8 @@ impl Replica {
         true
     }
 
-    fn overtake(&mut self, id: SessionId, feed: usize) {
+    /// The place of a session is decided anew, after a reset.
+    pub(super) fn overtake(&mut self, id: SessionId, feed: usize) {
         let Some(session) = self.sessions.get_mut(&id) else { return };
         for place in 0..session.places.len() {
             if session.places[place].feed == feed {

@@ -45,6 +45,7 @@ impl Replica {
                 }
                 self.start_feeds(now, effects);
             }
+            Announcement::Rewound => self.compare_versions(now, None, effects),
             Announcement::CheckpointStored { generation } => {
                 let stored = self.checkpointing.stored(generation, now.boot);
                 for (subscription, positions) in self.subscriptions.iter_mut().zip(stored.into_iter().flatten()) {
@@ -135,6 +136,13 @@ impl Replica {
         self.checkpointing.keep_unknown(checkpoint);
     }
 
+    /// Versions were seen to fall: every feed but the one that saw it asks whether its own did (Rule D.2-11).
+    pub(super) fn compare_versions(&mut self, now: Now, seen_by: Option<usize>, effects: &mut Vec<Effect>) {
+        for index in (0..self.feeds.len()).filter(|index| Some(*index) != seen_by) {
+            self.step_feed(index, now, feed::Input::CheckRewind, effects);
+        }
+    }
+
     /// All positions of a feed mean nothing any more.
     pub(super) fn void_positions(&mut self, feed: usize, reason: GapReason) {
         if self.owns_positions() {
@@ -146,31 +154,36 @@ impl Replica {
         self.restart_places(feed, reason, |_| true);
     }
 
-    /// A relist is about to open a hole that ends at `to`.
-    pub(super) fn hole_opened(&mut self, feed: usize, to: &ResourceVersion) {
-        if !self.owns_positions() || self.feeds[feed].armed {
-            return;
-        }
+    /// A relist is about to open the hole `(from, to]`. It tells the net change from the state at `from`: whoever stands
+    /// inside, because another replica brought it there, would miss what was born before it and died in the hole.
+    pub(super) fn hole_opened(&mut self, feed: usize, from: &ResourceVersion, to: &ResourceVersion) {
+        let inside = |position: &Option<ResourceVersion>| {
+            position.as_ref().is_some_and(|position| position.is_after(from) && !position.reaches(to))
+        };
+        let (owned, armed) = (self.owns_positions(), self.feeds[feed].armed);
         let mut given_up = Vec::new();
-        for subscription in &mut self.subscriptions {
+        for subscription in self.subscriptions.iter_mut().filter(|_| owned) {
             let place = &mut subscription.places[feed];
-            if place.acked.as_ref().is_some_and(|acked| !acked.reaches(to)) {
+            // Before X is reached, another leader may have delivered anything of the hole to those behind it too.
+            let behind = place.acked.as_ref().is_some_and(|acked| !acked.reaches(to));
+            if if armed { inside(&place.acked) } else { behind } {
                 place.give_up(GapReason::WatchExpired);
                 given_up.push(subscription.name.clone());
             }
         }
         if !given_up.is_empty() {
             self.checkpointing.positions_moved();
-            self.restart_places(feed, GapReason::WatchExpired, |name| {
-                given_up.iter().any(|given_up| **given_up == *name)
-            });
         }
+        self.restart_places(feed, GapReason::WatchExpired, |session| match session.subscription() {
+            Some(name) => given_up.contains(name),
+            None => session.places.iter().any(|place| place.feed == feed && inside(&place.position)),
+        });
     }
 
-    /// Sends the places of a feed back to waiting, in the sessions of the subscriptions that are meant.
-    fn restart_places(&mut self, feed: usize, reason: GapReason, meant: impl Fn(&str) -> bool) {
+    /// Sends the places of a feed back to waiting, in the sessions that are meant.
+    fn restart_places(&mut self, feed: usize, reason: GapReason, meant: impl Fn(&Session) -> bool) {
         for session in self.sessions.values_mut() {
-            if session.subscription().is_some_and(|name| !meant(name)) {
+            if !meant(session) {
                 continue;
             }
             for place in 0..session.places.len() {

@@ -43,6 +43,15 @@ impl Unacked {
         }
     }
 
+    /// Forgets a feed: its positions were given up, and no ack can cover what was sent of it.
+    pub fn forget(&mut self, feed: usize) {
+        for mark in &mut self.frames {
+            mark.reached.retain(|(reached, _)| *reached != feed);
+        }
+        self.frames.retain(|mark| !mark.reached.is_empty());
+        self.events = self.frames.iter().map(|mark| mark.events).sum();
+    }
+
     /// Events delivered and not acked.
     pub fn events(&self) -> u64 {
         self.events
@@ -76,6 +85,17 @@ mod tests {
         assert_eq!(unacked.events(), 3, "the second frame waits for its other feed");
         unacked.acked(|feed| Some(if feed == 0 { &twelve } else { &seven }));
         assert_eq!((unacked.events(), unacked.any_of(0), unacked.any_of(1)), (1, false, true));
+    }
+
+    #[test]
+    fn a_feed_that_was_given_up_is_owed_no_ack() {
+        let mut unacked = Unacked::default();
+        unacked.sent(vec![(0, 10_u64.into())], 3, BootInstant::default());
+        unacked.sent(vec![(0, 12_u64.into()), (1, 7_u64.into())], 2, BootInstant::default());
+        unacked.forget(0);
+        assert_eq!((unacked.events(), unacked.any_of(0), unacked.any_of(1)), (2, false, true));
+        unacked.acked(|feed| (feed == 1).then_some(&ResourceVersion::Ordered(7)));
+        assert_eq!(unacked.events(), 0);
     }
 
     #[test]

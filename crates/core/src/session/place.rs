@@ -109,6 +109,19 @@ impl Place {
         }
     }
 
+    /// What is acked up to `acked` does not come again (I3). Returns whether the place moved.
+    pub(super) fn skip_acked(&mut self, acked: &ResourceVersion) -> bool {
+        let Stage::Reading { skip_through, .. } = &mut self.stage else { return false };
+        if self.position.as_ref().is_none_or(|position| !acked.is_after(position)) {
+            return false;
+        }
+        *skip_through = Some(acked.clone());
+        self.position = Some(acked.clone());
+        self.group_events = 0;
+        self.group_open = false;
+        true
+    }
+
     /// Forgets where it stands.
     pub(super) fn wait(&mut self) {
         self.stage = Stage::Waiting;

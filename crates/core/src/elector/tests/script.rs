@@ -5,7 +5,7 @@
 //! carry out the request under way and answers it; `apply` carries it out and keeps the answer back, which `late`
 //! delivers; `delay` keeps the request itself on its way until it does `arrive`; `fail Timeout` tells the machine that
 //! there was no answer. `show` delivers the present state on the watch, `keep` and `show-kept` an
-//! earlier one, `show-deletion` an earlier deletion; `rewind` restores etcd from a backup; `close` ends
+//! earlier one, `restore` makes the kept state the present one, as a restored backup does; `show-deletion` an earlier deletion; `close` ends
 //! the watch, `break Expired` breaks it.
 
 use std::fmt::Write as _;
@@ -113,9 +113,6 @@ impl World {
                 self.flight = None;
                 self.step(Input::RequestFailed { request, failure: failure(kind) });
             }
-            ["rewind", to] => {
-                self.store.rewind(to.parse().unwrap());
-            }
             ["show"] => {
                 let request = self.watch.expect("a watch is open");
                 match self.store.record() {
@@ -128,6 +125,10 @@ impl World {
                 self.show_deletion(request);
             }
             ["keep"] => self.kept = self.store.record(),
+            ["restore"] => {
+                let kept = self.kept.take().expect("a state was kept");
+                self.store.restore(&kept);
+            }
             ["show-kept"] => {
                 let request = self.watch.expect("a watch is open");
                 let record = self.kept.take().expect("a state was kept");
@@ -197,6 +198,7 @@ impl World {
                         object["spec"]["holderIdentity"] = json!(value);
                         object["spec"]["leaseDurationSeconds"] = json!(if value.is_empty() { 1 } else { 15 });
                     }
+                    "duration" => object["spec"]["leaseDurationSeconds"] = json!(value.parse::<i32>().unwrap()),
                     "transitions" => object["spec"]["leaseTransitions"] = json!(value.parse::<i32>().unwrap()),
                     "preferred" => object["spec"]["preferredHolder"] = json!(value),
                     "checkpoint" => object["metadata"]["annotations"][CHECKPOINT_ANNOTATION] = json!(value),
@@ -278,6 +280,7 @@ impl World {
             Effect::Announce(Announcement::CheckpointSeen { checkpoint }) => {
                 format!("say CheckpointSeen {checkpoint:?}")
             }
+            Effect::Announce(Announcement::Rewound) => "say Rewound".to_owned(),
             Effect::Announce(Announcement::CheckpointStored { generation }) => {
                 format!("say CheckpointStored {generation}")
             }

@@ -63,13 +63,6 @@ impl Store {
         self.write(object);
     }
 
-    /// The version falls below `to`, and the object stays as it is: a backup of etcd was restored.
-    pub(super) fn rewind(&mut self, to: u64) {
-        self.version = to - 1;
-        let object = self.object.clone().expect("there is a Lease");
-        self.write(object);
-    }
-
     /// Deletes the Lease and returns its last state, with the version of the deletion.
     pub(super) fn delete(&mut self) -> Option<LeaseRecord> {
         let object = self.object.take()?;
@@ -77,6 +70,15 @@ impl Store {
         let last = self.record();
         self.object = None;
         last
+    }
+
+    /// A backup with this Lease in it is restored: versions go on from there.
+    pub(super) fn restore(&mut self, record: &LeaseRecord) {
+        let version = record.resource_version.as_ref().expect("it was stored").to_string();
+        self.version = version.parse().expect("versions here are numbers");
+        let mut object: Value = serde_json::from_slice(&record.encode()).expect("it was encoded");
+        object["metadata"]["resourceVersion"] = json!(version);
+        self.object = Some(object);
     }
 
     fn write(&mut self, mut object: Value) {
