@@ -255,6 +255,8 @@ impl Tail<'_> {
         loop {
             let frame = match tokio::time::timeout(SILENCE_MAX, frames.message()).await {
                 Err(_) => return End::Lost(format!("nothing came for {} s", SILENCE_MAX.as_secs()), at_least),
+                // Before the first frame an error is the answer to the request, on whichever way it comes.
+                Ok(Err(status)) if session_id.is_empty() => return refusal(&status),
                 Ok(Err(status)) => return lost(&status, at_least),
                 Ok(Ok(None)) if self.arguments.once => return End::Complete,
                 Ok(Ok(None)) => return End::Lost("the server ended the stream".to_owned(), at_least),

@@ -9,9 +9,11 @@ const HEAD: &str = "\
 
 <!-- Made from src/config/keys.rs by `UPDATE_EXPECT=1 cargo test document`; edit the table there. -->
 
-Every key can be given in three ways: in a YAML file (`--config FILE`), in an environment variable, and as a flag. A
-flag wins over a variable, a variable over the file; an empty variable or list counts as unset. Lists in variables and
-flags are joined by commas, and a flag of a list may be repeated. `feeds` exists only in the file.
+Every key can be given in three ways: in a YAML file (`--config FILE` or `SIDEWATCH_CONFIG`), in an environment
+variable, and as a flag. A flag wins over a variable, a variable over the file; an empty variable or list counts as
+unset. Lists in variables and flags are joined by commas, and a flag of a list may be repeated; in the file a list is a
+YAML list, also with one entry. The dot in a key is a level of the file: `lease.name` stands under `lease`. `feeds`
+exists only in the file.
 
 ```
 sidewatch run --watch pods --watch widgets.example.com --namespace shop --lease shop-events
@@ -21,7 +23,10 @@ Durations are whole numbers with a unit: `500ms`, `15s`, `1m30s`. Amounts of byt
 `M` or `G`.
 
 `sidewatch run --check` reads all of it, prints the effective configuration as a file, and ends with status 0; when
-something is wrong it names every fault with its place, the key, the value and the rule, and ends with status 2.
+something is wrong it names every fault with its place, the key, the value and the rule, and ends with status 2. A
+file that is not of the right shape (not YAML, an unknown key, one value where a list belongs) and an unknown variable
+`SIDEWATCH_…` are named alone, before the values are looked at. Nothing is asked of a cluster, so it says nothing about
+the existence of a resource or a right.
 
 ## Keys
 

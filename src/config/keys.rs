@@ -237,7 +237,7 @@ pub const KEYS: &[Key] = &[
         default: "",
         unit: "UID",
         bound: "1 to 63 letters, digits and dashes.",
-        sentence: "Uid of the pod: a part of the name under which this process holds the Lease, so that two pods of one name are two holders",
+        sentence: "Uid of the pod: a part of the name under which this process holds the Lease, so that two pods of one name are two holders.",
     },
     Key {
         name: "pod.namespace",

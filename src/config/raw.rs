@@ -176,8 +176,10 @@ fn refuse_unknown_variables(environment: &BTreeMap<String, String>) -> anyhow::R
     let of_service = |name: &str| name.ends_with("_SERVICE_HOST") || name.split('_').any(|part| part == "PORT");
     for name in environment.keys().filter(|name| name.starts_with("SIDEWATCH_")) {
         if !known.contains(&name.as_str()) && !of_service(name) {
-            let nearest = known.iter().min_by_key(|known| distance(name, known)).expect("the table has variables");
-            anyhow::bail!("{name}: there is no such variable; did you mean {nearest}?");
+            match known.iter().map(|known| (distance(name, known), *known)).min() {
+                Some((0..=3, nearest)) => anyhow::bail!("{name}: there is no such variable; did you mean {nearest}?"),
+                _ => anyhow::bail!("{name}: there is no such variable; `sidewatch run --help` names them all"),
+            }
         }
     }
     Ok(())
@@ -193,9 +195,21 @@ fn explain(path: &str, error: &serde_saphyr::Error) -> String {
         other => {
             let message = other.render_with_options(serde_saphyr::RenderOptions::default());
             let message = message.lines().next().unwrap_or_default().trim_start_matches("error: ").to_owned();
-            format!("{path}:{line}: {message}")
+            format!("{path}:{line}: {}", shape(&message).map_or(message.as_str(), |shape| shape))
         }
     }
+}
+
+/// What must stand where the parser found something of another shape, in the words of a person who writes YAML.
+fn shape(message: &str) -> Option<&'static str> {
+    [
+        ("expected sequence start", "must be a list, such as [pods] or [app, audit]"),
+        ("expected mapping start", "must be keys of its own, such as lease: {name: shop-events}"),
+        ("expected string scalar", "must be one value, not a list or keys"),
+        ("duplicate mapping key", "a key stands twice here: leave one of them out"),
+    ]
+    .into_iter()
+    .find_map(|(start, told)| message.starts_with(start).then_some(told))
 }
 
 /// The nearest key that may stand here, or the place where this one may stand, or all that may.

@@ -183,6 +183,10 @@ fn misspelt_variables_are_refused_and_those_of_services_are_not() {
         load_in("--watch pods --lease l", &[("SIDEWATCH_LEASE_DURATON", "15s")]),
         "SIDEWATCH_LEASE_DURATON: there is no such variable; did you mean SIDEWATCH_LEASE_DURATION?",
     );
+    refuse(
+        load_in("--watch pods --lease l", &[("SIDEWATCH_FOO", "1")]),
+        "SIDEWATCH_FOO: there is no such variable; `sidewatch run --help` names them all",
+    );
     let of_service = [
         ("SIDEWATCH_SERVICE_HOST", "10.0.0.1"),
         ("SIDEWATCH_PORT", "tcp://10.0.0.1:9151"),
@@ -197,6 +201,14 @@ fn broken_files_are_refused_with_their_line() {
     for yaml in ["watch: [pods\nlease: {}\n", "watch:\n\t- pods\n", "- a\n", "watch: {a: b}\n", "lease: [a]\n"] {
         let error = load_file(yaml).expect_err(yaml);
         assert!(error.starts_with("FILE:") && error.lines().count() == 1, "{yaml:?}: {error}");
+    }
+    for (yaml, expected) in [
+        ("watch: pods\n", "FILE:1: must be a list, such as [pods] or [app, audit]"),
+        ("lease: shop-events\n", "FILE:1: must be keys of its own, such as lease: {name: shop-events}"),
+        ("log:\n  level: [info]\n", "FILE:2: must be one value, not a list or keys"),
+        ("lease: {name: a, name: b}\n", "FILE:1: a key stands twice here: leave one of them out"),
+    ] {
+        refuse(load_file(yaml), expected);
     }
     let error = load("--config /nonexistent").unwrap_err();
     assert!(error.starts_with("--config /nonexistent: the file must exist"), "{error}");

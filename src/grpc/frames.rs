@@ -164,7 +164,8 @@ impl Renderer {
             synthesized: event.synthesized,
             in_snapshot: event.in_snapshot,
             redelivered: event.redelivered,
-            observe_time: Some(timestamp(event.observed)),
+            // A snapshot shows states of which nobody noted when they were learned: no time is better than 1970.
+            observe_time: (event.observed != WallTime::default()).then(|| timestamp(event.observed)),
         };
         let bytes = message.encoded_len();
         invariant!(A10, bytes <= bytes_max, "event {} has {bytes} bytes, its bound is {bytes_max}", message.id);

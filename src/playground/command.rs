@@ -42,7 +42,9 @@ pub fn run(arguments: &PlaygroundArgs) -> anyhow::Result<ExitCode> {
             .await
             .context("other addresses can be given with --listen 127.0.0.1:0 --http-listen 127.0.0.1:0")?;
         let grpc = *sidecar.grpc_addresses().first().context("no address for gRPC")?;
-        eprint!("{}", banner(&playground.base_url(), &grpc.to_string(), &sidecar.http_address().to_string()));
+        let program = std::env::args().next().unwrap_or_else(|| "sidewatch".to_owned());
+        let (server, http) = (playground.base_url(), sidecar.http_address().to_string());
+        eprint!("{}", banner(&program, &server, &grpc.to_string(), &http));
         let shown = TailArgs { address: Address::Tcp(grpc), ..TailArgs::default() };
         // Whoever closes the pipe has seen enough; the sidecar goes on.
         let show = tail::follow_until(&shown, async {
@@ -88,7 +90,8 @@ fn config(arguments: &PlaygroundArgs, server: &str) -> anyhow::Result<Config> {
     Config::load_with(&Flags::default(), &environment)
 }
 
-fn banner(server: &str, grpc: &str, http: &str) -> String {
+/// `program` is what was typed to start this one: few have it in their path.
+fn banner(program: &str, server: &str, grpc: &str, http: &str) -> String {
     format!(
         r#"sidewatch playground: a make-believe cluster whose objects come, change and go, and a sidecar on it.
 
@@ -102,7 +105,7 @@ Paste into another terminal:
   grpcurl -plaintext -d '{{"feeds":["pods"],"end_after_snapshot":true,"payload":{{"encoding":"PAYLOAD_ENCODING_NONE"}}}}' {grpc} sidewatch.v1.EventService/Subscribe
   grpcurl -plaintext -d '{{"payload":{{"encoding":"PAYLOAD_ENCODING_STRUCT"}}}}' {grpc} sidewatch.v1.EventService/Subscribe
   grpcurl -plaintext {grpc} sidewatch.v1.AdminService/GetStatus
-  sidewatch tail --address {grpc} --subscription app --ack
+  {program} tail --address {grpc} --subscription app --ack
 
 What follows is an ephemeral subscription to every feed; Ctrl-C ends all of it.
 

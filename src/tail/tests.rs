@@ -161,6 +161,17 @@ async fn a_broken_stream_is_resumed_after_the_last_frame_written() {
 }
 
 #[tokio::test]
+async fn a_refusal_in_place_of_the_first_frame_is_final() {
+    let refused = Status::not_found("subscription = \"nope\": not configured; there are app");
+    let scripted = Scripted::new([Script { frames: vec![], end: Some(refused) }]);
+    let address = serve(&scripted).await;
+    let (result, notes) =
+        tail(&format!("--address {address} --subscription nope --once"), &Sink::default(), pending()).await;
+    assert!(result.unwrap_err().to_string().contains("there are app"));
+    assert_eq!((notes.as_str(), scripted.subscribed.lock().unwrap().len()), ("", 1));
+}
+
+#[tokio::test]
 async fn what_was_written_is_acked_in_its_session() {
     let scripted = Scripted::new([Script {
         frames: vec![started(), added("a", "cursor-a"), added("b", ""), added("c", "cursor-c")],

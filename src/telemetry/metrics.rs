@@ -70,7 +70,7 @@ pub const TABLE: &[Row] = &[
     row(
         "sidewatch_sessions",
         &["subscription"],
-        "Attached sessions; those without a durable subscription count as ephemeral",
+        "Attached sessions; those without a durable subscription count as `EPHEMERAL`",
     ),
     row("sidewatch_session_frames", &["subscription"], "Frames handed to streams"),
     row("sidewatch_session_events", &["subscription"], "Events handed to streams"),
