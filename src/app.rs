@@ -325,6 +325,7 @@ impl Sidecar {
         let _ = tokio::time::timeout(END_PATIENCE, &mut self.driver_ended).await;
         self.server.shutdown().await;
         drop(self.http_stop);
+        self.supervisor.abort("cluster");
         let late = self.supervisor.shutdown(&["grpc", "http", "replica", "readiness"], END_PATIENCE).await;
         if !late.is_empty() {
             warn!(tasks = late.join(","), "tasks were ended by force");

@@ -19,6 +19,9 @@ use crate::config::{Log, LogFormat};
 /// When the filter does not parse, which validation excludes, or when a subscriber is already there.
 pub fn init(log: &Log) -> anyhow::Result<()> {
     let filter = EnvFilter::try_new(&*log.filter).with_context(|| format!("log.level = {}", log.filter))?;
+    // The client logs each connection that cannot be made as an error; what we make of it is logged as a feed's state.
+    let quiet = "kube_client=off".parse().context("a directive of ours")?;
+    let filter = if log.filter.contains("kube_client") { filter } else { filter.add_directive(quiet) };
     let subscriber = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
     let result = match log.format {
         LogFormat::Text => subscriber.with_ansi(std::io::stderr().is_terminal()).finish().try_init(),

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use sidewatch_core::epoch::Epoch;
 use sidewatch_core::feed;
-use sidewatch_core::frame::{GapKind, GapReason, SessionId};
+use sidewatch_core::frame::{Frame, GapKind, GapReason, SessionId};
 use sidewatch_core::leadership::{Announcement, PendingCheckpoint, Role};
 use sidewatch_core::replica::{AckId, Effect, FeedIndex, Input, Note, Now, Replica};
 use sidewatch_core::session::{AckError, AckOutcome};
@@ -181,14 +181,15 @@ impl ReplicaDriver {
         };
         let same_epoch = |epoch: &_| matches!(&self.role, Role::Leading { epoch: known, .. } if known == epoch);
         let renewed = matches!(&role, Role::Leading { epoch, .. } if same_epoch(epoch));
-        if !renewed {
+        if !renewed && self.role != role {
             info!(from = ?self.role, to = ?role, holder = lease.holder_identity, transitions = lease.lease_transitions, "role");
         }
         self.role = role.clone();
+        // Taken out before the news is made, which is a frame of the new epoch itself, and given back after it.
+        let withdrawn = if renewed { Vec::new() } else { self.withdraw_all() };
         self.step(Input::Announced(Announcement::Role { role, lease }));
-        // Whatever ends the right to emit; what was made for the epoch that begins here stays.
-        if !matches!(self.role, Role::Leading { .. }) {
-            self.withdraw_all();
+        for (session, frames) in withdrawn {
+            self.step(Input::Withdrawn { session, frames });
         }
         match &self.role {
             Role::Releasing { .. } => {
@@ -203,11 +204,9 @@ impl ReplicaDriver {
     }
 
     /// The gate has closed or belongs to another epoch: what was not pulled goes back to its session.
-    fn withdraw_all(&mut self) {
+    fn withdraw_all(&self) -> Vec<(SessionId, Vec<Frame>)> {
         let withdrawn = self.queues.iter().map(|(session, queue)| (*session, queue.withdraw()));
-        for (session, frames) in withdrawn.filter(|(_, frames)| !frames.is_empty()).collect::<Vec<_>>() {
-            self.step(Input::Withdrawn { session, frames });
-        }
+        withdrawn.filter(|(_, frames)| !frames.is_empty()).collect()
     }
 
     fn command(&mut self, command: Command) {
@@ -228,7 +227,8 @@ impl ReplicaDriver {
                 let _ = answer.send(self.replica.status(self.now()));
             }
             Command::StepDown { cooldown, drain_timeout, answer } => match self.role {
-                Role::Leading { epoch, .. } | Role::Suspended { epoch } => {
+                // One at a time: the elector announces the release of the first in a moment.
+                Role::Leading { epoch, .. } | Role::Suspended { epoch } if self.step_down.is_none() => {
                     let (released, release) = oneshot::channel();
                     let cooldown = cooldown.unwrap_or_default();
                     self.ask_elector(ElectorCommand::StepDown { cooldown, drain: drain_timeout, answer: released });

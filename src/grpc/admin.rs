@@ -13,7 +13,12 @@ use crate::grpc::frames::{
 use crate::grpc::observe::{Observation, Observer};
 use crate::grpc::pb;
 use crate::grpc::pb::admin_service_server::AdminService;
+use crate::grpc::status::{Reason, Refusal};
 use crate::grpc::{open, status};
+
+/// Longest `cooldown` and `drain_timeout` of a StepDown: nothing but a restart ends them, so that a slip of the finger
+/// would leave an application without a leader.
+const STEP_DOWN_MAX: Duration = Duration::from_secs(3600);
 
 /// Serves `AdminService`.
 #[derive(Debug)]
@@ -51,8 +56,8 @@ impl Admin {
     }
 
     async fn give_up(&self, request: pb::StepDownRequest) -> Result<pb::StepDownResponse, Status> {
-        let cooldown = open::duration("cooldown", request.cooldown)?;
-        let drain_timeout = open::duration("drain_timeout", request.drain_timeout)?;
+        let cooldown = at_most(STEP_DOWN_MAX, "cooldown", request.cooldown)?;
+        let drain_timeout = at_most(STEP_DOWN_MAX, "drain_timeout", request.drain_timeout)?;
         let cooldown = (!cooldown.is_zero()).then_some(cooldown);
         let answer = self.delivery.step_down(cooldown, drain_timeout).await.map_err(|_| status::shutting_down())?;
         let epoch = answer.map_err(|error| status::not_leading(&error))?;
@@ -103,6 +108,15 @@ fn subscription_detail(subscription: SubscriptionStatus) -> pb::SubscriptionDeta
         oldest_unacked_age: subscription.oldest_unacked_age.map(duration),
         hold: hold(subscription.hold).into(),
     }
+}
+
+fn at_most(max: Duration, field: &'static str, given: Option<prost_types::Duration>) -> Result<Duration, Refusal> {
+    let duration = open::duration(field, given)?;
+    if duration > max {
+        let rule = format!("must be at most {max:?}");
+        return Err(Refusal::new(Reason::FieldInvalid, field, &format!("{duration:?}"), rule));
+    }
+    Ok(duration)
 }
 
 /// The wall time `age` before `now`.

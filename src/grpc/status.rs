@@ -127,6 +127,8 @@ pub struct Refusal {
 
 /// Longest value of a request that is sent back.
 const VALUE_CHARS_MAX: usize = 80;
+/// Longest rule: it may quote the request, and goes out four times.
+const RULE_CHARS_MAX: usize = 300;
 /// Longest text of an error, and of each entry of its metadata: both travel in HTTP trailers, of which some clients
 /// take no more than 8 KiB.
 const TEXT_CHARS_MAX: usize = 800;
@@ -134,7 +136,7 @@ const TEXT_CHARS_MAX: usize = 800;
 impl Refusal {
     /// A refusal of `field`, which has `value` and breaks `rule`.
     pub fn new(reason: Reason, field: &'static str, value: &str, rule: impl Into<String>) -> Self {
-        Self { reason, field, value: shortened(value, VALUE_CHARS_MAX), rule: rule.into() }
+        Self { reason, field, value: shortened(value, VALUE_CHARS_MAX), rule: shortened(&rule.into(), RULE_CHARS_MAX) }
     }
 }
 
@@ -308,6 +310,12 @@ mod tests {
     fn a_long_value_is_shortened_between_characters() {
         let refusal = Refusal::new(Reason::FieldInvalid, "f", &"ü".repeat(500), "r");
         assert_eq!(refusal.value.chars().count(), VALUE_CHARS_MAX + 1);
+    }
+
+    #[test]
+    fn a_rule_that_quotes_the_request_fits_into_trailers() {
+        let status = Status::from(Refusal::new(Reason::SelectorInvalid, "f", "v", "x".repeat(100_000)));
+        assert!(status.message().len() + status.details().len() < 4 << 10);
     }
 
     #[test]

@@ -509,6 +509,9 @@ async fn leadership_is_given_up_by_the_driver() {
     let negative = prost_types::Duration { seconds: -1, nanos: 0 };
     let bad = pb::StepDownRequest { cooldown: Some(negative), drain_timeout: None };
     assert_eq!(reason(&admin.step_down(bad).await.unwrap_err()).1, "FIELD_INVALID");
+    let long =
+        pb::StepDownRequest { cooldown: None, drain_timeout: Some(prost_types::Duration { seconds: 3601, nanos: 0 }) };
+    assert_eq!(reason(&admin.step_down(long).await.unwrap_err()).1, "FIELD_INVALID");
     drop(admin);
     f.end().await;
 }

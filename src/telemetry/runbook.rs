@@ -32,7 +32,7 @@ What a sidecar tells about itself, and what to do about it. `/metrics` is served
 | alert | expression | what it means |
 | --- | --- | --- |
 | nobody delivers | `max(sidewatch_leadership_state{state=\"leading\"}) == 0` for 1 min | no replica holds the Lease, or none can renew it |
-| history was lost | `increase(sidewatch_session_gaps_total{kind=\"reset\"}[10m]) > 0` | a consumer gets a snapshot and has to sweep; the reason is a label |
+| history was lost | `increase(sidewatch_session_gaps_total{kind=\"reset\",reason!=\"cold_start\"}[10m]) > 0` | a consumer gets a snapshot and has to sweep; the reason is a label. `cold_start` is left out: every new subscription begins with it |
 | a consumer is stuck | `sidewatch_subscription_oldest_unacked_age_seconds > 300` | it takes events and does not ack them |
 | a feed stands still | `sidewatch_feed_head_age_seconds > 300` | nothing proves that the cache is complete |
 | the journal is nearly full | `sidewatch_journal_bytes / sidewatch_journal_limit_bytes > 0.8` | a consumer is behind; at the limit detail goes first, then history, announced |

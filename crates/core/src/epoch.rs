@@ -14,6 +14,9 @@ pub struct Epoch(u64);
 const TRANSITION_BITS: u32 = 20;
 /// The greatest whole number up to which every double is exact.
 const EPOCH_MAX: u64 = (1 << 53) - 1;
+/// Acquisitions that must still be possible after a stored epoch for it to be believed. Creation times reach this close
+/// to the end in the year 2242.
+const ACQUISITIONS_LEFT: u64 = 1 << 32;
 
 impl Epoch {
     /// Outside leadership.
@@ -27,6 +30,12 @@ impl Epoch {
     /// The number.
     pub const fn as_u64(self) -> u64 {
         self.0
+    }
+
+    /// The epoch that an annotation of the Lease tells: none when it lies so high that no acquisition can have made it and
+    /// hardly any could follow. Somebody else wrote it, and to go on from there would be to never lead again.
+    pub fn stored(number: u64) -> Self {
+        if number <= EPOCH_MAX - ACQUISITIONS_LEFT { Self(number) } else { Self::NONE }
     }
 
     /// The epoch of an acquisition: at least what creation time (seconds since the Unix epoch) and
@@ -70,6 +79,15 @@ mod tests {
         let year_2200 = 7_258_118_400;
         let epoch = Epoch::acquire(year_2200, i32::MAX, Epoch::NONE, Epoch::NONE).as_u64();
         assert!(epoch < 1 << 53);
+    }
+
+    #[test]
+    fn a_stored_epoch_beyond_every_acquisition_is_not_believed() {
+        for nonsense in [u64::MAX, EPOCH_MAX, EPOCH_MAX - ACQUISITIONS_LEFT + 1] {
+            assert_eq!(Epoch::stored(nonsense), Epoch::NONE);
+        }
+        let year_2200 = Epoch::acquire(7_258_118_400, i32::MAX, Epoch::NONE, Epoch::NONE);
+        assert_eq!(Epoch::stored(year_2200.0), year_2200);
     }
 
     #[test]

@@ -13,6 +13,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use crate::feed::{Change, ChangeKind, DeleteReason};
+use crate::limits::FIELD_PATH_STEPS_MAX;
 use crate::object::{ObjectKey, ObjectState};
 use crate::selector::LabelSelector;
 
@@ -143,7 +144,7 @@ impl FieldMask {
     /// their elements.
     ///
     /// # Errors
-    /// [`FieldMaskError`] for an empty path or an empty step.
+    /// [`FieldMaskError`] for an empty path, an empty step, or more than [`FIELD_PATH_STEPS_MAX`] steps.
     pub fn parse(paths: &[String]) -> Result<Self, FieldMaskError> {
         let mut selected = Node::default();
         for path in paths {
@@ -151,6 +152,9 @@ impl FieldMask {
             if steps.iter().any(String::is_empty) {
                 let rule = "must be field names joined by dots, none of them empty";
                 return Err(FieldMaskError { path: path.clone(), rule });
+            }
+            if steps.len() > FIELD_PATH_STEPS_MAX {
+                return Err(FieldMaskError { path: path.clone(), rule: "must not name more than 64 fields" });
             }
             selected.keep(&steps);
         }
@@ -342,6 +346,14 @@ mod tests {
             let error = FieldMask::parse(&[path.to_owned()]).unwrap_err();
             assert_eq!(error.path, path);
         }
+    }
+
+    #[test]
+    fn a_path_is_bounded_so_that_no_client_can_overflow_the_stack() {
+        let path = |steps: usize| vec![vec!["a"; steps].join(".")];
+        assert!(FieldMask::parse(&path(FIELD_PATH_STEPS_MAX)).is_ok());
+        assert!(FieldMask::parse(&path(FIELD_PATH_STEPS_MAX + 1)).is_err());
+        assert!(FieldMask::parse(&path(100_000)).is_err());
     }
 
     #[test]

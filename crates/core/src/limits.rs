@@ -14,6 +14,9 @@ pub const BATCH_EVENTS_MAX: usize = 256;
 pub const FRAMES_QUEUED_MAX: usize = 2;
 /// Events delivered to a durable subscription and not acked before delivery pauses.
 pub const UNACKED_EVENTS_MAX_DEFAULT: u32 = 1000;
+/// Names in one path of a field mask: a mask is walked by recursion, and a stack that overflows ends the process. Types of
+/// Kubernetes nest about a dozen deep.
+pub const FIELD_PATH_STEPS_MAX: usize = 64;
 /// Durable subscriptions of one sidecar: each costs a position per feed in the checkpoint.
 pub const SUBSCRIPTIONS_MAX: usize = 16;
 

@@ -509,6 +509,10 @@ impl Replica {
             let rule = "STORED needs a durable subscription: set `subscription`";
             return Err(SessionError::Contradiction { field: "start_mode", rule });
         }
+        if open.end_after_snapshot && open.start == Start::Live {
+            let rule = "has no snapshot to end after with start_mode = LIVE";
+            return Err(SessionError::Contradiction { field: "end_after_snapshot", rule });
+        }
         if let (Start::Cursor(cursor), GapPolicy::Fail) = (&open.start, open.gap_policy)
             && self.is_of_other_cluster(cursor)
         {

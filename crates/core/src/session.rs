@@ -273,6 +273,9 @@ pub enum Progress {
     Ended(Option<SessionError>),
 }
 
+/// Markers that wait for a consumer that does not read, before older news of the same kind are dropped.
+const MARKERS_KEPT_MAX: usize = 16;
+
 /// One consumer's stream.
 #[derive(Debug)]
 pub struct Session {
@@ -351,20 +354,39 @@ impl Session {
 
     /// Queues a frame that may leave in any role.
     pub fn mark(&mut self, kind: FrameKind) {
-        self.markers.push_back(Frame { epoch: Epoch::NONE, cursor: None, kind });
+        self.push_marker(Frame { epoch: Epoch::NONE, cursor: None, kind });
+    }
+
+    /// A consumer that does not read must not make markers pile up: of many, only the newest of each kind still says
+    /// something.
+    fn push_marker(&mut self, frame: Frame) {
+        if self.markers.len() >= MARKERS_KEPT_MAX {
+            let outdated = |kind: &FrameKind| match (kind, &frame.kind) {
+                (FrameKind::FeedStatus(old), FrameKind::FeedStatus(new)) => old.feed == new.feed,
+                (FrameKind::Leadership(_), FrameKind::Leadership(_)) => true,
+                _ => false,
+            };
+            self.markers.retain(|marker| !outdated(&marker.kind));
+        }
+        self.markers.push_back(frame);
     }
 
     /// Queues the news of a role. That this replica leads is told as a frame of the epoch, which raises the consumer's
     /// highest epoch before any event does; all other news may leave when the gate is shut.
     pub fn tell_role(&mut self, news: LeadershipNews) {
         let epoch = self.epoch(&news.role);
-        self.markers.push_back(Frame { epoch, cursor: None, kind: FrameKind::Leadership(news) });
+        self.push_marker(Frame { epoch, cursor: None, kind: FrameKind::Leadership(news) });
     }
 
     /// Queues a gap before what follows in its feed.
     pub fn announce(&mut self, gap: Gap, view: &View<'_>, progress: &mut Vec<Progress>, feed: usize) {
         progress.push(Progress::Gapped { feed, kind: gap.kind, reason: gap.reason });
         let epoch = self.epoch(view.role);
+        // A reset that has not left yet says nothing beside the one that follows it.
+        let resets = |frame: &Frame| matches!(&frame.kind, FrameKind::Gap(old) if old.kind == GapKind::Reset && old.feed.name == gap.feed.name);
+        if gap.kind == GapKind::Reset {
+            self.gated.retain(|frame| !resets(frame));
+        }
         self.gated.push_back(Frame { epoch, cursor: None, kind: FrameKind::Gap(gap) });
     }
 
@@ -407,7 +429,8 @@ impl Session {
 
     /// Forgets where the place stands; the replica decides anew.
     pub fn wait(&mut self, place: usize) {
-        self.unacked.forget(self.places[place].feed);
+        let feed = self.places[place].feed;
+        self.unacked.forget(feed);
         self.places[place].wait();
     }
 

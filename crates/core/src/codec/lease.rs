@@ -59,7 +59,7 @@ pub struct LeaseRecord {
     pub preferred_holder: Option<String>,
     /// `spec.strategy` of coordinated leader election; read only.
     pub strategy: Option<String>,
-    /// The annotation [`EPOCH_ANNOTATION`]; [`Epoch::NONE`] when it is missing or no number.
+    /// The annotation [`EPOCH_ANNOTATION`]; [`Epoch::NONE`] when it is missing, no number, or beyond belief.
     pub stored_epoch: Epoch,
     /// The annotation [`CHECKPOINT_ANNOTATION`].
     pub checkpoint: Option<String>,
@@ -125,7 +125,7 @@ impl LeaseRecord {
             strategy: text(&spec["strategy"]),
             stored_epoch: annotation(EPOCH_ANNOTATION)
                 .and_then(|epoch| epoch.parse().ok())
-                .map_or(Epoch::NONE, Epoch::from_u64),
+                .map_or(Epoch::NONE, Epoch::stored),
             checkpoint: annotation(CHECKPOINT_ANNOTATION).map(str::to_owned),
             object,
         })
