@@ -137,6 +137,11 @@ impl Cluster {
         &self.servers[number].kubeconfig
     }
 
+    /// URL of this API server, the same after each restart.
+    pub(crate) fn url_of(&self, number: usize) -> String {
+        format!("https://127.0.0.1:{}", self.servers[number].port)
+    }
+
     /// Starts this API server, which does not run, and returns when it serves.
     pub(crate) async fn start_server(&mut self, number: usize) {
         let pki = self.folder.0.join("pki");
