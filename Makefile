@@ -41,7 +41,7 @@ repo: ## the repository: imports, API, documents
 
 unit: ## unit, property and golden tests: Rust alone
 	$(CARGO) test --locked --workspace --exclude sidewatch --lib --bins --tests
-	$(CARGO) test --locked -p sidewatch --lib --bins
+	$(CARGO) test --locked -p sidewatch --lib --bins --test model
 
 sim: ## the shipped machines against the model of the API server, SIM_RUNS seeds
 	$(CARGO) run --locked --profile checked -p sidewatch-sim -- --seeds $(SIM_RUNS)
