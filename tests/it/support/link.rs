@@ -46,7 +46,7 @@ impl Link {
         (Self { address, state, task }, ours)
     }
 
-    /// Ends every connection; new ones are made at once.
+    /// Ends every connection, and what it held back with it; new ones are made at once.
     pub(crate) fn cut(&self) {
         self.state.send_modify(|state| state.cuts += 1);
     }
@@ -80,8 +80,8 @@ async fn carry(client: TcpStream, server: TcpStream, mut told: watch::Receiver<S
     let (client_in, client_out) = client.into_split();
     let (server_in, server_out) = server.into_split();
     tokio::select! {
-        () = forward(client_in, server_out, told.clone()) => {}
-        () = forward(server_in, client_out, told.clone()) => {}
+        () = forward(client_in, server_out, told.clone(), cuts) => {}
+        () = forward(server_in, client_out, told.clone(), cuts) => {}
         _ = told.wait_for(|state| state.cuts != cuts) => {}
     }
 }
@@ -90,10 +90,16 @@ async fn forward(
     mut from: impl AsyncReadExt + Unpin,
     mut to: impl AsyncWriteExt + Unpin,
     mut told: watch::Receiver<State>,
+    cuts: u64,
 ) {
     let mut chunk = vec![0; 32 << 10];
     while let Ok(length @ 1..) = from.read(&mut chunk).await {
-        if told.wait_for(|state| !state.silent).await.is_err() || to.write_all(&chunk[..length]).await.is_err() {
+        // A link that was cut while it was silent delivers nothing more, even if it is restored at the same moment.
+        let passes = match told.wait_for(|state| !state.silent || state.cuts != cuts).await {
+            Ok(state) => state.cuts == cuts,
+            Err(_) => false,
+        };
+        if !passes || to.write_all(&chunk[..length]).await.is_err() {
             return;
         }
     }
