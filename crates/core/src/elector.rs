@@ -606,7 +606,8 @@ impl Elector {
         self.epoch_held = epoch;
         self.note(&record);
         // The deadline counts from sending: a slow answer must not lengthen leadership (I5).
-        let until = write.sent + self.parameters.renew_deadline();
+        let counted_from = if cfg!(mutation = "deadline") { now } else { write.sent };
+        let until = counted_from + self.parameters.renew_deadline();
         let checkpoint = record.checkpoint.clone();
         let tenure = Tenure::new(record, write.sent, write.sent + self.parameters.retry_period());
         let (state, phase, role) = if now < until {
@@ -632,6 +633,7 @@ impl Elector {
     ) -> State {
         // The deadline counts from sending: a slow answer must not lengthen leadership (I5).
         let sent = tenure.write.as_ref().map(|write| write.sent);
+        let sent = sent.map(|sent| if cfg!(mutation = "deadline") { now } else { sent });
         let extended = sent.map(|sent| sent + self.parameters.renew_deadline()).max(until);
         let (epoch, suspended) = (tenure.epoch, until.is_none());
         let tenure = self.store(tenure, record, effects);

@@ -51,6 +51,7 @@ pub(super) fn diff(cache: &Cache, staged: &Staged, gone: DeleteReason) -> Result
     for cached in cache.iter() {
         match staged.objects.get(&cached.key) {
             None => changes.push(deleted(cached, gone)),
+            Some(listed) if listed.uid != cached.uid && cfg!(mutation = "M5") => {}
             Some(listed) if listed.uid != cached.uid => changes.push(deleted(cached, DeleteReason::Replaced)),
             Some(listed) if cached.resource_version.is_after(&listed.resource_version) => return Err(Stale),
             Some(listed) if listed.resource_version == cached.resource_version => {}

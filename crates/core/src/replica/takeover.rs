@@ -166,7 +166,7 @@ impl Replica {
             let place = &mut subscription.places[feed];
             // Before X is reached, another leader may have delivered anything of the hole to those behind it too.
             let behind = place.acked.as_ref().is_some_and(|acked| !acked.reaches(to));
-            if if armed { inside(&place.acked) } else { behind } {
+            if if armed || cfg!(mutation = "M2") { inside(&place.acked) } else { behind } {
                 place.give_up(GapReason::WatchExpired);
                 given_up.push(subscription.name.clone());
             }
@@ -297,7 +297,7 @@ impl Replica {
             self.checkpointing.positions_moved();
         }
         // A reset snapshot taken before X would go back in time (I10).
-        if slot.armed {
+        if slot.armed || cfg!(mutation = "M12") {
             let reason = self.subscriptions[number].places[feed].reset;
             self.start_snapshot(session, place, reason, progress);
         }
