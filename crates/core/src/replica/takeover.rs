@@ -166,7 +166,8 @@ impl Replica {
             let place = &mut subscription.places[feed];
             // Before X is reached, another leader may have delivered anything of the hole to those behind it too.
             let behind = place.acked.as_ref().is_some_and(|acked| !acked.reaches(to));
-            if if armed || cfg!(mutation = "M2") { inside(&place.acked) } else { behind } {
+            let misses_some = if armed || cfg!(mutation = "M2") { inside(&place.acked) } else { behind };
+            if misses_some {
                 place.give_up(GapReason::WatchExpired);
                 given_up.push(subscription.name.clone());
             }
